@@ -126,7 +126,7 @@ async def read(prompt: str, history: Sequence[Any]) -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    served.serve(App(agents=[Talker, Meter], settings=Settings(data=folder, slow_slice=60)), port)
+    served.serve(App(agents=[Talker, Meter], settings=Settings(data=folder, slow_after=60)), port)
 
 
 class Listener(Client):

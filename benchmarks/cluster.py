@@ -172,7 +172,7 @@ async def cell_with(roots: Sequence[Address]) -> AsyncGenerator[tuple[Cell, list
     try:
         connection = await connect(servers.urls, "benchmark")
         cell = Cell(connection, await found(connection, "bench", Layout()))
-        settings = Settings(data=folder / "data", slow_slice=10)
+        settings = Settings(data=folder / "data", slow_after=10)
         runtime = ClusterRuntime(settings, cell)
         app = App(agents=[Writer], settings=settings, runtime=runtime)
         async with app:

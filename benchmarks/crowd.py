@@ -10,7 +10,7 @@ from sapwood import Agent, App, Settings, expose
 class Member(Agent):
     """Echoes, keeps what it is told, and shouts."""
 
-    made_by_url = True
+    create_from_url = True
     migrations = ("CREATE TABLE kept (what TEXT PRIMARY KEY) STRICT",)
 
     @expose
@@ -48,4 +48,4 @@ class Observer(Agent):
         return {"awake": len(awake), "sockets": node.sockets.count}
 
 
-app = App(agents=[Head, Observer], settings=Settings(sleep_after=1, slow_slice=10))
+app = App(agents=[Head, Observer], settings=Settings(sleep_after=1, slow_after=10))

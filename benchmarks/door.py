@@ -38,7 +38,7 @@ class Number:
 
 class Child(Agent[Number]):
     initial_state = Number()
-    made_by_url = True
+    create_from_url = True
 
     @expose
     async def rpcEcho(self, value: dict[str, object]) -> dict[str, object]:  # noqa: N802 - as the original's
@@ -70,7 +70,7 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve(what: str, folder: str, port: int) -> None:
-    settings = Settings(data=folder, slow_slice=10, sleep_after=2)
+    settings = Settings(data=folder, slow_after=10, sleep_after=2)
     app: Any = bare if what == "bare" else App(agents=[Parent], settings=settings)
     served.serve(app, port, lifespan="off" if what == "bare" else "on")
 

@@ -175,7 +175,7 @@ def serve(folder: str, port: int, provider: int) -> None:
         model = OpenAIChatModel("1", provider=there)
         tools = (agent_tool(Leaf),)
 
-    settings = Settings(data=folder, slow_slice=60, model_requests_at_once=5000)
+    settings = Settings(data=folder, slow_after=60, model_requests_at_once=5000)
     served.serve(App(agents=[Trunk, Sapling], settings=settings), port)
 
 

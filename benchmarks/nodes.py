@@ -88,7 +88,7 @@ class Node:
             archive=os.environ[ARCHIVE],
             cluster=cluster,
             node=name,
-            slow_slice=10,
+            slow_after=10,
             **settings,
         )
         self.app = App(agents=[Holder], settings=told, runtime=ClusterRuntime(told, make_owners=self._make_owners))

@@ -106,7 +106,7 @@ class Boss(Agent):
 
 @contextmanager
 def app(name: str) -> Generator[App, None, None]:
-    yield App(agents=[Boss], settings=Settings(data=scratch(name), slow_slice=60))
+    yield App(agents=[Boss], settings=Settings(data=scratch(name), slow_after=60))
 
 
 async def dispatch() -> None:
@@ -162,7 +162,7 @@ async def crowd() -> None:
 def serve(folder: str, port: int) -> None:
     from sapwood.web.server import WebSockets
 
-    served.serve(App(agents=[Boss], settings=Settings(data=folder, slow_slice=60)), port, ws=WebSockets)
+    served.serve(App(agents=[Boss], settings=Settings(data=folder, slow_after=60)), port, ws=WebSockets)
 
 
 class Watcher(Client):

@@ -19,7 +19,7 @@ import uvloop
 from frame import alternately, at_most, say, scratch
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
-from sapwood import Agent, App, ChatAgent, Limits, Settings, Step, agent_tool, on_child_state, tool
+from sapwood import Agent, App, ChatAgent, Limits, PathSegment, Settings, agent_tool, on_child_state, tool
 
 SMALL = "--small" in sys.argv
 MANY = 100 if SMALL else 1000
@@ -61,7 +61,7 @@ class Lead(Agent):
 
 async def fan_out() -> None:
     """Map over many inputs, and have as many turns done one after the other."""
-    async with App(agents=[Lead], settings=Settings(data=scratch("fan-out"), slow_slice=60)) as app:
+    async with App(agents=[Lead], settings=Settings(data=scratch("fan-out"), slow_after=60)) as app:
         lead = await app.get_agent(Lead, "l")
         mine, reference = await alternately(lambda: lead.have_done(MANY), lambda: lead.ask(MANY), repeats=3)
         name = f"CPU of a branch of a map over {MANY:,} new sub-agents, {AT_ONCE} at once, beside its turn alone"
@@ -122,7 +122,7 @@ async def answered(app: App, cls: type[ChatAgent], names: Iterator[str], n: int)
 async def approval() -> None:
     """Answer at the root what is asked four levels below it, and what it asks itself."""
     n, names = (10 if SMALL else 40), (f"t{number}" for number in itertools.count())
-    async with App(agents=[Deep, Asking], settings=Settings(data=scratch("approval"), slow_slice=60)) as app:
+    async with App(agents=[Deep, Asking], settings=Settings(data=scratch("approval"), slow_after=60)) as app:
         mine, reference = await alternately(
             lambda: answered(app, Deep, names, n), lambda: answered(app, Asking, names, n), repeats=3
         )
@@ -169,7 +169,7 @@ class Flock(Agent):
     migrations = ("CREATE TABLE told (number INTEGER NOT NULL) STRICT", "INSERT INTO told VALUES (0)")
 
     @on_child_state(Bird)
-    async def heard(self, child: Step, state: int) -> None:
+    async def heard(self, child: PathSegment, state: int) -> None:
         if child.type == "Bird":
             Told.last = state
             Told.news.set()
@@ -187,7 +187,7 @@ class Flock(Agent):
 async def child_states() -> None:
     """Tell a parent of so many changes of a child's state, each of them, and have the child call it as often."""
     n = 1_000 if SMALL else 10_000
-    async with App(agents=[Flock], settings=Settings(data=scratch("states"), slow_slice=60)) as app:
+    async with App(agents=[Flock], settings=Settings(data=scratch("states"), slow_after=60)) as app:
         flock = await app.get_agent(Flock, "f")
         mine, reference = await alternately(lambda: flock.follow(n), lambda: flock.be_called(n), repeats=3)
         name = "CPU of a change of a child's state that its parent follows, beside a call that the parent notes"

@@ -100,7 +100,7 @@ class BareWorkflow:
 
 
 def serve(folder: str, port: int, how: str, provider: int) -> None:
-    settings = Settings(data=folder, slow_slice=60, model_requests_at_once=5000)
+    settings = Settings(data=folder, slow_after=60, model_requests_at_once=5000)
     driven = driver if how == "temporal" else None
     agents = [Talker, Boss, crew(provider)] if provider else [Talker, Boss]
     served.serve(App(agents=agents, settings=settings, driver=driven), port)

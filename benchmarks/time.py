@@ -115,7 +115,7 @@ class Running:
     """An app in a folder of its own."""
 
     def __init__(self, **settings: object) -> None:
-        options: dict[str, Any] = {"data": scratch("ours"), "slow_slice": 60, **settings}
+        options: dict[str, Any] = {"data": scratch("ours"), "slow_after": 60, **settings}
         self._app = App(agents=[Planner], settings=Settings(**options))
 
     async def __aenter__(self) -> App:
@@ -248,7 +248,7 @@ async def due() -> None:
 
 
 def serve(folder: str, port: int) -> None:
-    settings = Settings(data=folder, slow_slice=60, durability="disk")
+    settings = Settings(data=folder, slow_after=60, durability="disk")
     served.serve(App(agents=[Planner], settings=settings), port)
 
 
@@ -326,7 +326,7 @@ def restarted(folder: str, began: float, expected: int) -> None:
     apsw.connection_hooks.append(lambda connection: opened.append(Path(connection.filename)))
 
     async def run() -> None:
-        async with App(agents=[Planner], settings=Settings(data=folder, slow_slice=60)):
+        async with App(agents=[Planner], settings=Settings(data=folder, slow_after=60)):
             patience = time.monotonic() + 120
             while len(ticks) < expected and time.monotonic() < patience:  # noqa: ASYNC110 - nothing is in the way
                 await asyncio.sleep(0.05)
@@ -380,7 +380,7 @@ async def forest(data: Path, trees: int, each: int) -> set[str]:
 
     folder = data / "forest"
     past, future = time.time() + 1, time.time() + YEAR
-    async with App(agents=[Planner], settings=Settings(data=folder, slow_slice=60)) as app:
+    async with App(agents=[Planner], settings=Settings(data=folder, slow_after=60)) as app:
         for name, second in (("tree-0000000", past), ("tree-0000001", future)):
             await (await app.get_agent(Planner, name)).plan(each, second)
     files: list[tuple[bytes, dict[str, bytes]]] = []

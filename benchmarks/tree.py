@@ -282,7 +282,7 @@ class Running:
 
     def __init__(self, **settings: object) -> None:
         self._folder = scratch("ours")
-        self._app = App(agents=[Root], settings=Settings(data=self._folder, slow_slice=10, **settings))  # type: ignore[arg-type]
+        self._app = App(agents=[Root], settings=Settings(data=self._folder, slow_after=10, **settings))  # type: ignore[arg-type]
 
     async def __aenter__(self) -> Any:
         await self._app.__aenter__()

@@ -88,8 +88,8 @@ class Talker(ChatAgent):
     model = FunctionModel(stream_function=say_tokens)
 
 
-app = App(agents=[Echo, Talker], settings=Settings(slow_slice=10))
-synced = App(agents=[Echo], settings=Settings(slow_slice=10, durability="disk"))
+app = App(agents=[Echo, Talker], settings=Settings(slow_after=10))
+synced = App(agents=[Echo], settings=Settings(slow_after=10, durability="disk"))
 
 
 def apart(number: int, count: int = 1) -> list[str]:

@@ -18,9 +18,9 @@ from sapwood import (
     App,
     ChildFailed,
     Connection,
+    PathSegment,
     Refused,
     Settings,
-    Step,
     current_connection,
     expose,
 )
@@ -103,7 +103,7 @@ class Auction(Agent):
         return None if "name" in request.query_params else Response(status_code=403)
 
     async def on_before_sub_agent(
-        self, request: HTTPConnection, child: Step
+        self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
         return None if "name" in request.query_params else Response(status_code=403)
 

@@ -9,9 +9,9 @@ from sapwood import (
     Agent,
     App,
     ChatAgent,
+    PathSegment,
     Run,
     Settings,
-    Step,
     on_child_state,
     persistent_agent,
     tool,
@@ -84,7 +84,7 @@ class Editor(ChatAgent):
     # --8<-- [end:finish]
     # --8<-- [start:state]
     @on_child_state(Reporter)
-    async def reads(self, child: Step, desk: Desk) -> None:
+    async def reads(self, child: PathSegment, desk: Desk) -> None:
         print(f"  {child.name} has read {desk.books} books")
 
     # --8<-- [end:state]

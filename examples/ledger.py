@@ -73,7 +73,7 @@ async def main(data: str) -> None:
         print("balance:", await office.book("coffee", 250))
         with tempfile.TemporaryDirectory() as folder:
             # --8<-- [start:backup]
-            await app.back_up(f"{folder}/friday")
+            await app.backup(f"{folder}/friday")
             await office.book("regretted", 99_999)
             await app.restore(f"{folder}/friday", Office, "berlin")
             # --8<-- [end:backup]

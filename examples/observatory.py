@@ -25,7 +25,7 @@ class Assistant(Agent):
 
 # --8<-- [start:keep]
 class Observatory(Agent):
-    keep_runs: ClassVar = {
+    run_retention: ClassVar = {
         Observer: Retention(age=timedelta(days=30), bytes=500_000_000, last=2),
         Assistant: Retention(count=0),
     }

@@ -32,7 +32,7 @@ class Shop(Agent):
         safe = with_options(
             ledger,
             timeout=10,
-            retry=Retry(attempts=5, base=timedelta(milliseconds=10)),
+            retry=Retry(max_attempts=5, initial_delay=timedelta(milliseconds=10)),
             idempotency_key=order_id,
         )
         return await safe.pay(order_id, cents)

@@ -20,9 +20,9 @@ from sapwood import (
     ChatAgent,
     Connection,
     JwtAuth,
+    PathSegment,
     Question,
     Settings,
-    Step,
     User,
     agent_tool,
     current_connection,
@@ -84,7 +84,7 @@ class Ticket(ChatAgent):
 
     model = FunctionModel(stream_function=serve)
     tools = (agent_tool(RefundAgent),)
-    made_by_url = True  # the desk lets customers create their own
+    create_from_url = True  # the desk lets customers create their own
 
     @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def close_ticket(self) -> str:
@@ -92,7 +92,7 @@ class Ticket(ChatAgent):
         return "The ticket is closed."
 
     async def on_before_sub_agent(
-        self, request: HTTPConnection, child: Step
+        self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
         if is_operator(request.user):
             return None
@@ -114,7 +114,7 @@ class Desk(Agent):
         )
 
     async def on_before_sub_agent(
-        self, request: HTTPConnection, child: Step
+        self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
         if is_operator(request.user) or child.name == request.user.id:
             return None

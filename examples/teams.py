@@ -37,7 +37,7 @@ class Editor(Agent):
     # --8<-- [start:map]
     async def translate(self, pages: list[str]) -> list[str]:
         runs = await self.runs.map(
-            Translator, pages, concurrency=2, retry=Retry(attempts=3)
+            Translator, pages, concurrency=2, retry=Retry(max_attempts=3)
         )
         return [run.output if run.ok else f"({run.error})" for run in runs]
 

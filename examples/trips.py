@@ -72,7 +72,7 @@ class Travel(Agent):
 
     # --8<-- [start:options]
     async def book_carefully(self, trip: Trip) -> Flight:
-        five_times = Retry(attempts=5, most=timedelta(seconds=30))
+        five_times = Retry(max_attempts=5, max_delay=timedelta(seconds=30))
         options = StepOptions("flight", retry=five_times, timeout=timedelta(minutes=2))
         return await self.step(options, self.book_flight, trip)
 
@@ -80,7 +80,7 @@ class Travel(Agent):
     # --8<-- [start:retry]
     async def ask(self, guest: str, question: str) -> None:
         second, minutes = timedelta(seconds=1), timedelta(minutes=10)
-        patient = Retry(attempts=10, base=second, most=minutes)
+        patient = Retry(max_attempts=10, initial_delay=second, max_delay=minutes)
         self.queues[guest].with_retry(patient).add(self.send, guest, question)
         self.schedule(After(DAY, retry=patient), self.ask_again, guest)
 

@@ -29,7 +29,7 @@ LIBRARY = f"http://127.0.0.1:{LISTENING.getsockname()[1]}"
 
 # --8<-- [start:librarian]
 class Librarian(Agent):
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: str) -> AsyncIterator[str]:
         self.schedule(After(timedelta(days=30)), self.forget)

@@ -15,9 +15,9 @@ from pydantic_ai import RunContext
 from sapwood import (
     ChatAgent,
     Connection,
+    PathSegment,
     Question,
     Refused,
-    Step,
     agent_tool,
     expose,
     tool,
@@ -71,7 +71,7 @@ class Proposer(ChatAgent):
         change = Change(action, customer, values or {}, why)
         gate = await self.root_agent(Gatekeeper)
         # It has been decided by now, and done. This only reads what came of it.
-        return await gate.verdict(proposal(self.address.steps[1:], context, change))
+        return await gate.verdict(proposal(self.address.segments[1:], context, change))
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Gatekeeper(Proposer):
         return await self.sub_agent(Records, "customers")
 
     async def on_before_sub_agent(
-        self, request: HTTPConnection, child: Step
+        self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
         """Let nobody from outside go to the records themselves."""
         if child.type == "Records":
@@ -279,7 +279,7 @@ def change_of(wish: Question) -> Change:
 
 
 def proposal(
-    path: tuple[Step, ...], call: Question | RunContext[Any], change: Change
+    path: tuple[PathSegment, ...], call: Question | RunContext[Any], change: Change
 ) -> str:
     """Return the name of a proposal: who made it, in which call, and all it says."""
     id = call.id if isinstance(call, Question) else call.tool_call_id

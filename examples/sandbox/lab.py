@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai import RunContext
-from sapwood import ChatAgent, Connection, Refused, Step, expose, tool
+from sapwood import ChatAgent, Connection, PathSegment, Refused, expose, tool
 from sapwood.sandbox import CodeLimits, CodeResult, run_code
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
@@ -222,7 +222,7 @@ class Lab(ChatAgent[Shown]):
         return self.state
 
     async def on_before_sub_agent(
-        self, request: HTTPConnection, child: Step
+        self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
         """Let nobody from outside go to the database themselves."""
         return PlainTextResponse("The database is not for everybody.", 403)

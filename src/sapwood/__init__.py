@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.agent import Agent, agent, current_agent, current_connection, expose
 from sapwood.app import App
 from sapwood.capabilities.calls import DeadLetter
@@ -79,6 +79,7 @@ __all__ = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "PathSegment",
     "PipelineFailed",
     "Question",
     "QueuedCall",
@@ -90,7 +91,6 @@ __all__ = [
     "SapwoodError",
     "Schedule",
     "Settings",
-    "Step",
     "StepOptions",
     "StoredDataError",
     "SubAgent",

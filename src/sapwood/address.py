@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from sapwood.errors import InvalidName
-from sapwood.errors import Step as Step  # noqa: PLC0414 - errors have paths too, and stand below addresses
+from sapwood.errors import PathSegment as PathSegment  # noqa: PLC0414 - errors have paths too, and stand below addresses
 
 MAX_NAME_BYTES = 512
 
@@ -20,20 +20,20 @@ MAX_NAME_BYTES = 512
 class Address:
     """The name of one agent, root first."""
 
-    steps: tuple[Step, ...]
+    segments: tuple[PathSegment, ...]
     """From the root to the agent itself."""
 
     @classmethod
     def root_of(cls, type: str, name: str) -> Address:
         """Return the address of a root."""
-        return cls((Step(type, checked_name(name)),))
+        return cls((PathSegment(type, checked_name(name)),))
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read back what `str(address)` wrote."""
         try:
             steps = [
-                Step(unquote(type_, errors="strict"), checked_name(unquote(name, errors="strict")))
+                PathSegment(unquote(type_, errors="strict"), checked_name(unquote(name, errors="strict")))
                 for type_, _, name in (part.partition(":") for part in text.split("/"))
                 if type_ and name
             ]
@@ -46,34 +46,34 @@ class Address:
     @property
     def type(self) -> str:
         """The type id of the agent's class."""
-        return self.steps[-1].type
+        return self.segments[-1].type
 
     @property
     def name(self) -> str:
         """The agent's own name."""
-        return self.steps[-1].name
+        return self.segments[-1].name
 
     @property
     def root(self) -> Address:
         """The address of the root of its tree."""
-        return self if len(self.steps) == 1 else Address(self.steps[:1])
+        return self if len(self.segments) == 1 else Address(self.segments[:1])
 
     @property
     def parent(self) -> Address | None:
         """The address of its parent; None for a root."""
-        return Address(self.steps[:-1]) if len(self.steps) > 1 else None
+        return Address(self.segments[:-1]) if len(self.segments) > 1 else None
 
     def child(self, type: str, name: str) -> Address:
         """Return the address of a child of this agent."""
-        return Address((*self.steps, Step(type, checked_name(name))))
+        return Address((*self.segments, PathSegment(type, checked_name(name))))
 
     def is_below(self, other: Address) -> bool:
         """Return whether `other` is an ancestor of this address."""
-        depth = len(other.steps)
-        return len(self.steps) > depth and self.steps[:depth] == other.steps
+        depth = len(other.segments)
+        return len(self.segments) > depth and self.segments[:depth] == other.segments
 
     def __str__(self) -> str:
-        return "/".join(f"{quote(step.type, safe='')}:{quote(step.name, safe='')}" for step in self.steps)
+        return "/".join(f"{quote(step.type, safe='')}:{quote(step.name, safe='')}" for step in self.segments)
 
 
 @functools.lru_cache(maxsize=4096)

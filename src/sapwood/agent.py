@@ -16,7 +16,7 @@ from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.children import Children
@@ -87,7 +87,7 @@ HOOKS = frozenset(
     {"on_start", "upgrade_state", "validate_state", "on_state_changed"}
     | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
     | {"on_before_request", "on_before_connect", "on_before_sub_agent", "on_before_watch", "may_answer"}
-    | {"connection_tags", "is_readonly", "is_watch_only", "wants_protocol"}
+    | {"connection_tags", "is_readonly", "is_watch_only", "send_protocol_frames"}
     | {"on_fiber_recovered"}
     | {"on_run", "on_run_start", "on_run_finish"}
 )
@@ -96,7 +96,7 @@ MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
-    | {"made_by_url", "run_by_url", "send_identity", "input_as_state", "max_runs", "keep_runs"}
+    | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
 )
 """What a subclass may set."""
 SHOWN = frozenset({"subscribe"})
@@ -125,17 +125,17 @@ class Agent(Generic[S]):
     """SQL scripts, or the `Path` of a folder of them. Each runs once, in order; never edit one that ran."""
     limits: ClassVar[Limits | None] = None
     """What agents of this class may do at most; limits from above hold as well."""
-    made_by_url: ClassVar[bool] = False
+    create_from_url: ClassVar[bool] = False
     """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
-    run_by_url: ClassVar[bool] = False
+    expose_runs: ClassVar[bool] = False
     """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
     """Whether a client is told, when it connects, whom it is connected to."""
     input_as_state: ClassVar[bool] = False
     """Whether the input of its first run becomes its state. An agent that has set a state keeps it."""
-    max_runs: ClassVar[int | None] = None
+    max_concurrent_runs: ClassVar[int | None] = None
     """How many runs it may have given that are not over; None: any number."""
-    keep_runs: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL
+    run_retention: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL
     """Which finished runs are kept, of all that it gave or by the class that did them; otherwise all are."""
 
     deps: Any
@@ -270,7 +270,7 @@ class Agent(Generic[S]):
 
     async def on_request(self, request: Request) -> Response:
         """Answer an HTTP request to this agent. Override it; until then every request is not found."""
-        raise NotFound("Not Found", path=self._actor.address.steps)
+        raise NotFound("Not Found", path=self._actor.address.segments)
 
     async def on_connect(self, connection: Connection) -> None:
         """Called when a client has connected, before its first message. Raise to close. Override it."""
@@ -292,7 +292,9 @@ class Agent(Generic[S]):
     async def on_before_connect(self, request: HTTPConnection) -> HTTPConnection | Response | None:
         """Called before a client connects: let it in (None), or refuse it with a response. Override it."""
 
-    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> HTTPConnection | Response | None:
+    async def on_before_sub_agent(
+        self, request: HTTPConnection, child: PathSegment
+    ) -> HTTPConnection | Response | None:
         """Called before a client's request or socket goes on to a sub-agent, which is not awake yet.
 
         Let it through (None), answer it, or put another request in its place. Code that calls
@@ -330,7 +332,7 @@ class Agent(Generic[S]):
         """
         return False
 
-    def wants_protocol(self, connection: Connection) -> bool:
+    def send_protocol_frames(self, connection: Connection) -> bool:
         """Return whether a new connection is told identity and state. Override it for clients that are not ours."""
         return True
 
@@ -637,7 +639,7 @@ def _check_class(cls: type[Agent[Any]]) -> None:
             f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
             "folder of .sql files."
         )
-    check_retention(cls.__name__, getattr(cls, "keep_runs", KEEP_ALL))
+    check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"{cls.__name__}.limits is a {type(limits).__name__}. Write limits = Limits(…).")

@@ -17,7 +17,7 @@ from sapwood.agent import Agent
 from sapwood.capabilities.agenda import begin_due, when_started
 from sapwood.capabilities.connections import Connections
 from sapwood.errors import UsageError
-from sapwood.kernel.backup import back_up, restore
+from sapwood.kernel.backup import backup, restore
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
@@ -294,13 +294,13 @@ class App:
         path = [(known(cls), name), *((known(kind), child) for kind, child in sub)]
         return await self.node.stub(path, current.get())
 
-    async def back_up(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
+    async def backup(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
         """Copy one tree, or all of them, into a data folder of its own, while everything runs on.
 
         Each tree is copied as it was at one moment. The copy can be opened as it is, with
         `Settings(data=…)`, or put back with `restore`. Returns the number of trees.
         """
-        return await back_up(self.node, Path(folder), _root(cls, name))
+        return await backup(self.node, Path(folder), _root(cls, name))
 
     async def restore(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
         """Put back one tree, or all of them, as they are in a backup, in place of what they are now.

@@ -14,7 +14,7 @@ import inspect
 from typing import ClassVar, NamedTuple
 
 
-class Step(NamedTuple):
+class PathSegment(NamedTuple):
     """One step of an address: the type id of a class, and the name of an instance."""
 
     type: str
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     """The name of the instance."""
 
 
-Path = tuple[Step, ...]
+Path = tuple[PathSegment, ...]
 """The steps of an agent's address, root first."""
 
 
@@ -268,7 +268,7 @@ class NotFound(ChildFailed):
 class GaveUp(ChildFailed):
     """Something was tried again and again, and is not tried any more."""
 
-    code = "gave_up"
+    code = "abandoned"
 
 
 class FiberFailed(ChildFailed):

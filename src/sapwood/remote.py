@@ -52,7 +52,7 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
 
     `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
     happens there is stored here too, so it is watched, replayed and cancelled as usual. That
-    server has to allow it: by `run_by_url` of the agent's class, and by its `authenticate`.
+    server has to allow it: by `expose_runs` of the agent's class, and by its `authenticate`.
     """
 
     url: ClassVar[str] = ""

@@ -94,11 +94,11 @@ class Settings:
     """Seconds an idle agent stays in memory."""
     open_databases: int | None = None
     """How many databases may be open at once; None: as many as the limit on open files allows."""
-    slow_slice: float = 0.1
+    slow_after: float = 0.1
     """Seconds of code without an await after which a warning names the method."""
-    stuck_slice: float = 30.0
+    stuck_after: float = 30.0
     """Seconds after which the node reports itself as not ready."""
-    fatal_slice: float = 60.0
+    fatal_after: float = 60.0
     """Seconds after which the process writes down where it is stuck, and ends."""
     strikes: int = 3
     """How many fatal slices in an hour put a tree in quarantine."""
@@ -116,7 +116,7 @@ class Settings:
     """Seconds `on_fiber_recovered` may take; then it is tried again later."""
     idempotency_retention: float = 86400.0
     """Seconds for which an agent remembers the outcome of a call that was made with an idempotency key."""
-    run_silence: float = 120.0
+    run_idle_timeout: float = 120.0
     """Seconds nothing may be heard of a run, after a crash, before it is given up."""
     prefix: str = "agents"
     """The first segment of every URL; mounted in another app, the mount point takes its place."""

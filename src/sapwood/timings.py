@@ -106,7 +106,7 @@ class Timings:
     """Retries of one request to the object storage."""
 
     worker_silence_timeout: float = 60.0
-    """Seconds without a sign of life, beyond `Settings.fatal_slice`, after which a worker is killed."""
+    """Seconds without a sign of life, beyond `Settings.fatal_after`, after which a worker is killed."""
     worker_answer_timeout: float = 5.0
     """Seconds that a silent worker has to say where it is, once it was asked, before it is killed."""
     worker_exit_timeout: float = 15.0

@@ -29,31 +29,30 @@ def is_a(value: object, kind: type) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often to try, and how long to wait in between: at random up to `base`, doubled each time, up to `most`."""
+    """How often a failed call is attempted, with exponential backoff and jitter in between."""
 
-    attempts: int = 3
-    """How often it is called at most."""
-    base: timedelta = timedelta(milliseconds=100)
-    """The longest wait before the second attempt."""
-    most: timedelta = timedelta(seconds=3)
-    """The longest wait before any."""
+    max_attempts: int = 3
+    """Maximum number of attempts, the first included."""
+    initial_delay: timedelta = timedelta(milliseconds=100)
+    """Maximum delay before the second attempt. It doubles with each further attempt."""
+    max_delay: timedelta = timedelta(seconds=3)
+    """Maximum delay before any attempt."""
 
     def __post_init__(self) -> None:
-        if not is_a(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
-            raise UsageError(f"Retry(attempts={self.attempts!r}): it is called once at least.")
-        for name in ("base", "most"):
+        if not is_a(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
+            raise UsageError(f"`max_attempts` must be an int of at least 1, got {self.max_attempts!r}.")
+        for name in ("initial_delay", "max_delay"):
             value = getattr(self, name)
             if not isinstance(value, timedelta) or value < timedelta(0):
-                raise UsageError(f"Retry({name}={value!r}): it takes a timedelta, 0 or more.")
-        if self.base > self.most:
-            raise UsageError(f"Retry(base={self.base!r}, most={self.most!r}): the first wait is longer than the most.")
+                raise UsageError(f"`{name}` must be a timedelta of at least 0, got {value!r}.")
+        if self.initial_delay > self.max_delay:
+            raise UsageError(f"`initial_delay` ({self.initial_delay}) must not exceed `max_delay` ({self.max_delay}).")
 
     def wait(self, failed: int) -> float:
-        """Return how many seconds to wait after so many failures: anything up to the limit, so that many who failed
-        together do not try again together."""
-        most = self.most.total_seconds()
+        """Return the seconds to wait after this many failures: random, so that calls that failed together spread."""
         doublings = min(failed - 1, 60)
-        return random.uniform(0.0, min(self.base.total_seconds() * 2.0**doublings, most))
+        limit = min(self.initial_delay.total_seconds() * 2.0**doublings, self.max_delay.total_seconds())
+        return random.uniform(0.0, limit)
 
 
 DEFAULT_RETRY = Retry()

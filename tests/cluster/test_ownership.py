@@ -15,7 +15,7 @@ from tests.cluster.servers import Nats
 from tests.machine import patience
 
 from sapwood.address import Address
-from sapwood.errors import Step, UsageError
+from sapwood.errors import PathSegment, UsageError
 from sapwood.runtimes.cluster.leases import NodeLease
 from sapwood.runtimes.cluster.nats_owners import Held
 from sapwood.runtimes.cluster.owners import Owner, wished
@@ -103,7 +103,7 @@ async def test_the_first_node_owns_everything_at_once(nats: Nats, cluster: str) 
         assert first.here == SHARDS
         assert first.ownership.holds_lease()
         print(f"joined, streams included, in {time.monotonic() - begun:.2f} s")
-        root = Address((Step("Any", "one"),))
+        root = Address((PathSegment("Any", "one"),))
         assert await first.ownership.owner(root) == "a"
         assert first.ownership.status()["without_owner"] == []
 

@@ -66,7 +66,7 @@ class Far:
 class FarDigger(Agent):
     """Does what its input says, on another server."""
 
-    run_by_url = True
+    expose_runs = True
     deps: Far
 
     async def on_run(self, input: Any) -> Any:
@@ -85,7 +85,7 @@ class FarDigger(Agent):
 class FarTeller(Agent):
     """Tells something in words, and waits in the middle."""
 
-    run_by_url = True
+    expose_runs = True
     deps: Far
 
     async def on_run(self, input: str) -> AsyncIterator[str]:
@@ -102,7 +102,7 @@ class FarTeller(Agent):
 class FarCounter(Agent):
     """Counts; begun again, it goes on where it was."""
 
-    run_by_url = True
+    expose_runs = True
     migrations = ("CREATE TABLE said (n INTEGER PRIMARY KEY) STRICT",)
 
     async def on_run(self, input: int) -> AsyncIterator[dict[str, Any]]:
@@ -115,7 +115,7 @@ class FarCounter(Agent):
 class FarThinker(ChatAgent):
     """Thinks, on another server."""
 
-    run_by_url = True
+    expose_runs = True
     model = ScriptedModel(says("far away"), each=True)
 
 

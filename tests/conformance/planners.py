@@ -9,8 +9,8 @@ from tests.conformance.worlds import Probe
 from sapwood import Address, After, Agent, Cron, Every, Retry
 from sapwood.testing import World
 
-NO_RETRY = Retry(attempts=1)
-AT_ONCE = Retry(attempts=3, base=timedelta(0), most=timedelta(0))
+NO_RETRY = Retry(max_attempts=1)
+AT_ONCE = Retry(max_attempts=3, initial_delay=timedelta(0), max_delay=timedelta(0))
 """Tries again without waiting."""
 
 

@@ -125,7 +125,7 @@ def ends(runs: list[Run]) -> list[tuple[str, str | None]]:
 
 async def settled(agent: Any) -> None:
     """Gather all, bounded, with one that fails and one that is tried again."""
-    now = Retry(attempts=3, base=timedelta(0))
+    now = Retry(max_attempts=3, initial_delay=timedelta(0))
     runs = await agent.runs.gather(*branches("a", "busy", "fail", retry=now), concurrency=2)
     agent.deps.log.append(f"came to {json.dumps([run.output for run in runs])}")
 

@@ -99,7 +99,7 @@ class Knowing(Agent):
             self.deps.log[:] = ["ready"]
 
     async def say(self) -> None:
-        parents = "/".join(f"{step.type}:{step.name}" for step in self.address.steps[:-1])
+        parents = "/".join(f"{step.type}:{step.name}" for step in self.address.segments[:-1])
         self.deps.log.append(f"{self.address}, parents {parents}, {type(self.deps).__name__}")
         self.deps.log.remove("ready")
 
@@ -450,7 +450,7 @@ async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tm
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
         await owner.after(10, "kept")
-        await world.app.back_up(tmp_path / "copy")
+        await world.app.backup(tmp_path / "copy")
         await owner.after(5, "not in the backup")
         await world.clock.advance(timedelta(seconds=20))
         await (await found(world)).end()
@@ -470,7 +470,7 @@ async def test_what_a_restored_tree_has_to_do_happens(run: Run, probe: Probe, tm
 async def test_a_backup_opened_elsewhere_does_what_is_due(run: Run, probe: Probe, tmp_path: Path) -> None:
     async with run(Planner, deps=probe) as world:
         await (await planner(world, 2)).after(10, "kept")
-        await world.app.back_up(tmp_path / "copy")
+        await world.app.backup(tmp_path / "copy")
     probe.log.clear()
 
     async with running(App(agents=[Planner], deps=probe), slow_slices="allow", data=str(tmp_path / "copy")) as world:

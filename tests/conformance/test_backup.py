@@ -79,7 +79,7 @@ async def test_a_backup_under_load_is_the_tree_at_one_moment_and_opens_elsewhere
 
         worker = asyncio.create_task(work())
         await asyncio.sleep(0.01)
-        assert await world.app.back_up(tmp_path / "copy") == 1
+        assert await world.app.backup(tmp_path / "copy") == 1
         done.set()
         await worker
         live = await library.known()
@@ -118,7 +118,7 @@ async def test_a_restored_tree_is_what_it_was_and_goes_on_from_there(run: Run, t
         library = await world.get_agent(Library, "l")
         for number in range(5):
             await library.put(number)
-        await world.app.back_up(tmp_path, Library, "l")
+        await world.app.backup(tmp_path, Library, "l")
         await library.burn()
         await library.put(77)
 
@@ -137,7 +137,7 @@ async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_pat
         names = ["a", "b", "../x", "ä/ö"]
         for name in names:
             await (await world.get_agent(Library, name)).put(len(name))
-        assert await world.app.back_up(tmp_path / "all") == len(names)
+        assert await world.app.backup(tmp_path / "all") == len(names)
         await (await world.get_agent(Library, "a")).end()
         await (await world.get_agent(Library, "b")).put(500)
 
@@ -157,7 +157,7 @@ async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_s
         (world.data / "strikes.jsonl").write_text(json.dumps({"root": "Library:a", "at": 0.0}))
         await world.restart()
 
-        assert await world.app.back_up(tmp_path / "copy") == 2
+        assert await world.app.backup(tmp_path / "copy") == 2
         await (await world.get_agent(Library, "b")).put(2)
         assert await world.app.restore(tmp_path / "copy") == 2
 
@@ -176,7 +176,7 @@ async def test_a_crash_between_the_two_renames_of_a_restore_is_finished_at_the_n
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
         await library.put(1)
-        await world.app.back_up(tmp_path, Library, "l")
+        await world.app.backup(tmp_path, Library, "l")
         await library.put(2)
         (root,) = roots_in(world.data)
         folder = tree_folder(world.data, root)
@@ -196,14 +196,14 @@ async def test_a_backup_never_overwrites_one_and_says_when_there_is_nothing(run:
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
         with pytest.raises(NotFound, match="has no data"):
-            await world.app.back_up(tmp_path, Library, "nobody")
+            await world.app.backup(tmp_path, Library, "nobody")
         with pytest.raises(NotFound, match="has no Library:l"):
             await world.app.restore(tmp_path, Library, "l")
         await library.put(1)
-        await world.app.back_up(tmp_path, Library, "l")
+        await world.app.backup(tmp_path, Library, "l")
 
         with pytest.raises(UsageError, match="holds a copy"):
-            await world.app.back_up(tmp_path, Library, "l")
+            await world.app.backup(tmp_path, Library, "l")
 
 
 @pytest.mark.slow
@@ -228,19 +228,19 @@ async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_r
             for name in WAYS:
                 patch.setattr(backup, name, failing_at_the_second(getattr(backup, name)))
             with pytest.raises(Unavailable, match="The disk is full"):
-                await world.app.back_up(tmp_path / "copy")
+                await world.app.backup(tmp_path / "copy")
         with pytest.raises(UsageError, match="was not finished: trees are missing"):
             await world.app.restore(tmp_path / "copy")
         (whole,) = roots_in(tmp_path / "copy")
         await world.app.restore(tmp_path / "copy", Library, whole.name)
         await (await world.get_agent(Library, whole.name)).end()
 
-        assert await world.app.back_up(tmp_path / "copy") == 2
+        assert await world.app.backup(tmp_path / "copy") == 2
 
         assert {root.name for root in roots_in(tmp_path / "copy")} == set("abc") - {whole.name}
         assert await world.app.restore(tmp_path / "copy") == 2
         with pytest.raises(UsageError, match="holds a copy"):
-            await world.app.back_up(tmp_path / "copy")
+            await world.app.backup(tmp_path / "copy")
 
 
 @pytest.mark.slow
@@ -250,11 +250,11 @@ async def test_one_into_a_folder_that_another_is_written_to_is_refused(
     async with run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
         copies = held(monkeypatch)
-        first = asyncio.create_task(world.app.back_up(tmp_path / "copy"))
+        first = asyncio.create_task(world.app.backup(tmp_path / "copy"))
         await copies.made.wait()
 
         with pytest.raises(UsageError, match="is under way"):
-            await world.app.back_up(tmp_path / "copy")
+            await world.app.backup(tmp_path / "copy")
 
         copies.go_on.set()
         assert await first == 1
@@ -264,12 +264,12 @@ async def test_one_into_a_folder_that_another_is_written_to_is_refused(
 async def test_what_was_not_finished_but_is_served_meanwhile_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     async with run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
-        await world.app.back_up(tmp_path / "copy")
+        await world.app.backup(tmp_path / "copy")
         (tmp_path / "copy" / backup.UNFINISHED).write_text("Not all trees were copied.")
         (tmp_path / "copy" / "lock").touch()
 
         with pytest.raises(UsageError, match="holds copies already"):
-            await world.app.back_up(tmp_path / "copy")
+            await world.app.backup(tmp_path / "copy")
 
         assert [str(root) for root in roots_in(tmp_path / "copy")] == ["Library:l"]
 
@@ -306,7 +306,7 @@ async def one_book(world: World, folder: Path) -> Library:
     """Return a library whose backup has book 1, and which has gone on to book 2."""
     library = await world.get_agent(Library, "l")
     await library.put(1)
-    await world.app.back_up(folder, Library, "l")
+    await world.app.backup(folder, Library, "l")
     await library.put(2)
     return library
 
@@ -391,7 +391,7 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
     async with asyncio.timeout(patience()), run(Stubborn, deps=probe) as world:
         agent = await world.get_agent(Stubborn, "l")
         await agent.put(1)
-        await world.app.back_up(tmp_path, Stubborn, "l")
+        await world.app.backup(tmp_path, Stubborn, "l")
         await agent.put(2)
         staying = asyncio.create_task(agent.stay())
         await probe.seen("stays")
@@ -435,14 +435,14 @@ async def test_a_backup_can_be_made_where_one_was_cancelled(
     async with asyncio.timeout(patience()), run(Library) as world:
         await (await world.get_agent(Library, "l")).put(1)
         copies = held(monkeypatch)
-        cancelled = asyncio.create_task(world.app.back_up(tmp_path, Library, "l"))
+        cancelled = asyncio.create_task(world.app.backup(tmp_path, Library, "l"))
         await copies.made.wait()
 
         cancelled.cancel()
         await asyncio.wait({cancelled})
         copies.go_on.set()
 
-        assert await world.app.back_up(tmp_path, Library, "l") == 1
+        assert await world.app.backup(tmp_path, Library, "l") == 1
         assert await world.app.restore(tmp_path, Library, "l") == 1
 
 

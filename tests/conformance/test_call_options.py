@@ -39,9 +39,9 @@ pytestmark = [pytest.mark.core("workers", "cluster"), pytest.mark.storage]
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
-AT_ONCE = Retry(attempts=5, base=timedelta(0))
+AT_ONCE = Retry(max_attempts=5, initial_delay=timedelta(0))
 BREAKER = Breaker(failures=3, reset_after=1000)
-STEADY = Retry(attempts=4, base=timedelta(seconds=0.2), most=timedelta(seconds=0.2))
+STEADY = Retry(max_attempts=4, initial_delay=timedelta(seconds=0.2), max_delay=timedelta(seconds=0.2))
 
 
 @dataclass
@@ -403,7 +403,7 @@ async def test_a_timeout_holds_for_all_attempts_together(run: Run, bank: Bank) -
     async with run(Till, deps=bank) as world:
         root = await till(world)
         bank.errors = [Unavailable(str(number)) for number in range(100)]
-        patient = Retry(attempts=100, base=SECOND / 2, most=SECOND / 2)
+        patient = Retry(max_attempts=100, initial_delay=SECOND / 2, max_delay=SECOND / 2)
         loop = asyncio.get_running_loop()
         began = loop.time()
 
@@ -446,7 +446,7 @@ async def test_retries_end_with_the_last_error(run: Run, bank: Bank) -> None:
         bank.errors = [Unavailable(str(number)) for number in range(10)]
         with pytest.raises(Unavailable, match="4"):
             await with_options(root, retry=AT_ONCE).charge()
-        assert len(bank.log) == AT_ONCE.attempts
+        assert len(bank.log) == AT_ONCE.max_attempts
 
 
 async def test_errors_of_the_method_s_own_are_not_retried(run: Run, bank: Bank) -> None:
@@ -461,7 +461,7 @@ async def test_errors_of_the_method_s_own_are_not_retried(run: Run, bank: Bank) 
 
 async def test_a_cancelled_caller_makes_no_further_attempt(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
-        one = with_options(await till(world), retry=Retry(base=DAY, most=DAY))
+        one = with_options(await till(world), retry=Retry(initial_delay=DAY, max_delay=DAY))
         bank.errors = [Unavailable("later")]
         call = asyncio.create_task(one.charge())
         await bank.seen("charge 1")

@@ -309,7 +309,7 @@ async def test_after_a_clear_nobody_is_told_of_an_old_error() -> None:
 
 async def test_a_client_without_protocol_is_told_nothing_of_the_chat() -> None:
     class Quiet(Talking):
-        def wants_protocol(self, connection: Any) -> bool:
+        def send_protocol_frames(self, connection: Any) -> bool:
             return "quiet" not in connection.query
 
     cls = talker(ScriptedModel(text("hello")), base=Quiet)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 
-from sapwood import Agent, App, Refused, Step, UsageError
+from sapwood import Agent, App, PathSegment, Refused, UsageError
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ async def test_a_child_knows_its_name_and_path_from_its_very_first_moment(run: R
 
     class Early(Agent):
         async def on_start(self) -> None:
-            seen.append((self.name, self.address.steps, self.address.steps[:-1], str(self.address)))
+            seen.append((self.name, self.address.segments, self.address.segments[:-1], str(self.address)))
 
     class EarlyRoot(Agent):
         async def make(self) -> None:
@@ -205,7 +205,7 @@ async def test_a_child_knows_its_name_and_path_from_its_very_first_moment(run: R
     async with run(EarlyRoot) as world:
         await (await world.get_agent(EarlyRoot, "root")).make()
 
-    root, child = Step("EarlyRoot", "root"), Step("Early", "child")
+    root, child = PathSegment("EarlyRoot", "root"), PathSegment("Early", "child")
     assert seen == [("child", (root, child), (root,), "EarlyRoot:root/Early:child")]
 
 
@@ -217,7 +217,7 @@ async def test_paths_list_every_ancestor_root_first(run: Run) -> None:
 
         await root.grow(*names)
 
-        steps = tuple(Step("Branch", name) for name in ["r", *names])
+        steps = tuple(PathSegment("Branch", name) for name in ["r", *names])
         assert await root.where() == ("r", steps[:1], ())
         for depth in range(1, 6):
             child = await world.get_agent(Branch, "r", sub=[(Branch, name) for name in names[:depth]])

@@ -115,7 +115,7 @@ def test_a_warning_points_at_the_class_that_has_the_method() -> None:
     [
         (Agent, "limit", Limits(children=3), "limits"),
         (Agent, "migration", ["CREATE TABLE t (a) STRICT"], "migrations"),
-        (Agent, "keep_run", {}, "keep_runs"),
+        (Agent, "run_retentio", {}, "run_retention"),
         (ChatAgent, "limit", Limits(children=3), "limits"),
         (ChatAgent, "instruction", "Be kind.", "instructions"),
         (ChatAgent, "max_step", 3, "max_steps"),

@@ -311,7 +311,7 @@ async def test_a_call_that_ends_the_process_again_and_again_is_given_up(
 
         owner = await found(world, depth)
         assert called == probe.log.count(f"{name} begins deadly") in (5, 6)
-        assert await owner.dead() == [("deadly", "gave_up", 5, 1)]
+        assert await owner.dead() == [("deadly", "abandoned", 5, 1)]
         assert await owner.notes() == ["behind it"]
 
 
@@ -325,7 +325,7 @@ async def test_a_call_that_failed_once_and_then_ends_the_process_is_given_up_too
             await world.clock.advance(0)
 
         deadly = await world.get_agent(Deadly, "d")
-        assert await deadly.codes() == ["gave_up"]
+        assert await deadly.codes() == ["abandoned"]
         assert probe.log.count("called") <= 8
 
 
@@ -350,7 +350,7 @@ class Deadly(Agent):
 async def test_a_call_that_often_waits_for_its_next_attempt_while_the_process_ends_is_not_taken_for_a_deadly_one(
     run: Run, probe: Probe
 ) -> None:
-    retry = Retry(attempts=20, base=timedelta(seconds=5), most=timedelta(seconds=5))
+    retry = Retry(max_attempts=20, initial_delay=timedelta(seconds=5), max_delay=timedelta(seconds=5))
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
         await owner.after(1, "x", method="fail", retry=retry)

@@ -17,9 +17,9 @@ from sapwood import (
     Crashed,
     NotFound,
     OverLimit,
+    PathSegment,
     Refused,
     SapwoodError,
-    Step,
     TimedOut,
     Unavailable,
     UsageError,
@@ -128,7 +128,7 @@ async def test_an_exception_arrives_as_its_own_type_and_as_crashed(run: Run) -> 
         error = own.value
         assert isinstance(error, Crashed)
         assert error.args == ("no good", 3)
-        assert error.path == (Step("Faulty", "f"),)
+        assert error.path == (PathSegment("Faulty", "f"),)
         assert error.path[-1].name == "f"
         assert error.code == "crashed"
         assert not error.retryable
@@ -306,7 +306,7 @@ def test_no_two_errors_share_a_code() -> None:
 
 @pytest.mark.parametrize("kind", [Crashed, Aborted, TimedOut, OverLimit, NotFound, Gated])
 def test_every_way_a_child_fails_has_its_path(kind: type[ChildFailed]) -> None:
-    error = kind("why", path=(Step("Root", "r"), Step("Child", "c")))
+    error = kind("why", path=(PathSegment("Root", "r"), PathSegment("Child", "c")))
 
     assert isinstance(error, ChildFailed)
     assert error.path == (("Root", "r"), ("Child", "c"))

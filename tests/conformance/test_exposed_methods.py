@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.served import Served, served
 
-from sapwood import Agent, App, Step, User, expose
+from sapwood import Agent, App, PathSegment, User, expose
 from sapwood.kernel import method_schemas
 from sapwood.kernel.classes import known
 
@@ -210,7 +210,7 @@ class Guarded(Agent):
     async def open(self) -> None:
         await self.sub_agent(Guarded, "child")
 
-    async def on_before_sub_agent(self, request: Any, child: Step) -> Response | None:
+    async def on_before_sub_agent(self, request: Any, child: PathSegment) -> Response | None:
         return self._refusal(request, "sub")
 
     async def on_before_request(self, request: Request) -> Response | None:

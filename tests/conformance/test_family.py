@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, Step, UsageError
+from sapwood import Agent, PathSegment, UsageError
 
 pytestmark = pytest.mark.core("workers", "cluster")
 
@@ -125,17 +125,17 @@ async def test_those_above_can_be_reached_after_a_crash(run: Run) -> None:
 @pytest.mark.promise("A-8")
 async def test_the_last_step_of_parent_path_is_the_direct_parent(run: Run) -> None:
     class Low(Agent):
-        async def paths(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-            return self.address.steps[:-1], self.address.steps
+        async def paths(self) -> tuple[tuple[PathSegment, ...], tuple[PathSegment, ...]]:
+            return self.address.segments[:-1], self.address.segments
 
     class High(Agent):
-        async def make(self) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        async def make(self) -> tuple[tuple[PathSegment, ...], tuple[PathSegment, ...]]:
             return await (await self.sub_agent(Low, "l")).paths()
 
     async with run(High) as world:
         above, whole = await (await world.get_agent(High, "h")).make()
 
-        assert above[-1] == Step("High", "h") == ("High", "h")
-        assert whole == (*above, Step("Low", "l"))
+        assert above[-1] == PathSegment("High", "h") == ("High", "h")
+        assert whole == (*above, PathSegment("Low", "l"))
         assert above[-1].type == "High"
         assert above[-1].name == "h"

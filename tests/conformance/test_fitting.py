@@ -76,7 +76,7 @@ class Post(Agent):
         return "a map"
 
     async def lose(self) -> None:
-        self.schedule(After(timedelta(0), retry=Retry(attempts=1)), self._fail, "x")
+        self.schedule(After(timedelta(0), retry=Retry(max_attempts=1)), self._fail, "x")
 
     async def office(self, name: str) -> None:
         await (await self.sub_agent(Office, name)).open()
@@ -193,7 +193,7 @@ async def fill(folder: Path) -> None:
         await main.lose()
         await world.clock.advance(timedelta(seconds=1))
         await main.office("north")
-        await world.app.back_up(folder)
+        await world.app.backup(folder)
 
 
 @pytest.fixture(scope="module")

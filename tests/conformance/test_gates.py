@@ -20,7 +20,7 @@ from tests.conformance.serving import Site, call, closed, door, greeted, serving
 from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 
-from sapwood import Address, Agent, App, Connection, Limits, NotFound, Settings, Step, expose
+from sapwood import Address, Agent, App, Connection, Limits, NotFound, PathSegment, Settings, expose
 from sapwood.timings import Timings
 
 pytestmark = pytest.mark.storage
@@ -54,7 +54,7 @@ class GateLeaf(Agent[int]):
     async def on_before_connect(self, request: HTTPConnection) -> Any:
         return self._ask("connect", request)
 
-    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> Any:
+    async def on_before_sub_agent(self, request: HTTPConnection, child: PathSegment) -> Any:
         assert child.type in ("GateLeaf", "GateOpen")
         return self._ask("sub_agent", request)
 
@@ -91,7 +91,7 @@ class GateRoot(GateLeaf):
 class GateOpen(GateLeaf):
     """A class whose agents a URL may make."""
 
-    made_by_url = True
+    create_from_url = True
 
 
 ROOT = "/agents/gate-root/r"

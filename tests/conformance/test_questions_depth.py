@@ -13,7 +13,7 @@ from tests.conformance.errands import Bench
 from tests.conformance.served import Client, Served, served, type_of
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Question, Run, Step, tool
+from sapwood import Agent, App, ChatAgent, PathSegment, Question, Run, tool
 from sapwood.address import kebab
 from sapwood.testing import ScriptedModel, call, text
 
@@ -66,7 +66,7 @@ class Clerk(Agent):
         await self.children.delete(self.worker, "r")
 
     async def may_answer(self, user: Any, question: Question) -> bool | str:
-        level = len(self.address.steps) - 1
+        level = len(self.address.segments) - 1
         self.deps.checked.append((level, len(question.path)))
         return f"Level {level} refuses." if level == self.deps.refusing else True
 
@@ -117,9 +117,9 @@ class Chain:
                 await asyncio.sleep(0.005)
         return run
 
-    def path(self, level: int) -> tuple[Step, ...]:
+    def path(self, level: int) -> tuple[PathSegment, ...]:
         """Return the path from this level down to the agent that asks."""
-        return tuple(Step(cls.__name__, "r") for cls in self.below[level:])
+        return tuple(PathSegment(cls.__name__, "r") for cls in self.below[level:])
 
     def wire_path(self, level: int) -> list[dict[str, str]]:
         return [{"type": step.type, "name": step.name} for step in self.path(level)]

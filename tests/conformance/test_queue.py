@@ -90,7 +90,7 @@ async def test_a_lane_waits_for_nothing_in_another(run: Run, probe: Probe) -> No
 async def test_a_failing_call_is_tried_again_in_its_place_and_given_up_so_that_the_next_can_come(
     run: Run, probe: Probe
 ) -> None:
-    retry = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
+    retry = Retry(max_attempts=3, initial_delay=timedelta(seconds=10), max_delay=timedelta(seconds=10))
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 2)
         await owner.put("bad", method="fail", retry=retry)
@@ -111,7 +111,7 @@ async def test_a_failing_call_is_tried_again_in_its_place_and_given_up_so_that_t
 async def test_a_call_that_was_taken_out_is_not_made_and_those_behind_it_move_up(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
-        waits = Retry(attempts=2, base=timedelta(hours=1), most=timedelta(hours=1))
+        waits = Retry(max_attempts=2, initial_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
         head = await owner.put("head", method="fail", retry=waits)
         middle = await owner.put("middle")
         await owner.put("last")
@@ -236,7 +236,7 @@ class Line(Agent):
             case "retry":
                 self.queues.default.with_retry(3).add(self.say, 1)  # pyright: ignore[reportArgumentType]
             case "attempts":
-                self.queues.default.with_retry(Retry(attempts=0)).add(self.say, 1)
+                self.queues.default.with_retry(Retry(max_attempts=0)).add(self.say, 1)
             case "key":
                 self.queues[7].add(self.say, 1)  # pyright: ignore[reportArgumentType]
             case "arguments":
@@ -263,7 +263,7 @@ async def test_a_queued_call_may_queue_its_successor(run: Run, probe: Probe) -> 
     ("which", "error", "message"),
     [
         ("retry", UsageError, r"with_retry\(\) takes a Retry, got 3"),
-        ("attempts", UsageError, "called once at least"),
+        ("attempts", UsageError, "must be an int of at least 1"),
         ("key", UsageError, "The name of a queue must be a string, got 7"),
         ("arguments", InvalidArguments, "say.*missing a required argument"),
         ("method", UsageError, r"queue\(\) takes a method of the agent itself"),

@@ -706,7 +706,7 @@ async def test_an_agent_knows_who_it_is_when_an_alarm_wakes_it_after_a_restart(
     run: Run, bench: Bench, depth: int
 ) -> None:
     async def tell(me: Worker) -> None:
-        bench.log.append(f"{me.name} | {me.address} | {len(me.address.steps)} | {len(me.address.steps[:-1])}")
+        bench.log.append(f"{me.name} | {me.address} | {len(me.address.segments)} | {len(me.address.segments[:-1])}")
         await bench.go.wait()
 
     bench.works["tell"] = tell

@@ -595,7 +595,7 @@ class RouteReader(RouteLeaf):
 
 async def test_of_two_classes_with_one_segment_the_child_s_own_is_meant() -> None:
     one = type("RouteTwice", (RouteLeaf,), {"__module__": "one"})
-    other = type("RouteTwice", (RouteLeaf,), {"__module__": "other", "made_by_url": True})
+    other = type("RouteTwice", (RouteLeaf,), {"__module__": "other", "create_from_url": True})
 
     class RouteParent(RouteLeaf):
         async def begin(self) -> None:

@@ -584,12 +584,12 @@ async def test_a_run_that_is_awaited_calls_nobody_back() -> None:
 
 
 async def test_a_detached_run_that_is_refused_for_being_one_too_many_is_told_too() -> None:
-    async with working(sender(max_runs=1)) as (_, agent, bench):
+    async with working(sender(max_concurrent_runs=1)) as (_, agent, bench):
         await agent.send_off("wait", "r1")
         refused = await agent.send_off("wait", "r2")
 
         assert refused.status == "error"
-        assert "max_runs" in (refused.error or "")
+        assert "max_concurrent_runs" in (refused.error or "")
         await news(agent, ("r2", "error"))
         bench.go.set()
         await news(agent, ("r2", "error"), ("r1", "completed"))

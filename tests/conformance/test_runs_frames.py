@@ -296,7 +296,7 @@ async def test_chunks_are_counted_and_kept_whether_anybody_watches_or_not() -> N
 
 async def test_a_client_without_the_protocol_is_told_nothing_of_runs() -> None:
     class Plain(boss()):
-        def wants_protocol(self, connection: Any) -> bool:
+        def send_protocol_frames(self, connection: Any) -> bool:
             return False
 
     async with working(type("Boss", (Plain,), {})) as (one, agent, _):

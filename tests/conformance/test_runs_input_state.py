@@ -33,7 +33,7 @@ class Researcher(Agent[Topic]):
     """Starts with its input, and adds to it."""
 
     deps: Any
-    run_by_url = True
+    expose_runs = True
     initial_state = Topic("nothing")
     input_as_state = True
 

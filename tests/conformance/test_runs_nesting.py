@@ -94,7 +94,7 @@ async def test_clients_of_each_level_see_the_runs_of_that_level_only() -> None:
 
 @pytest.mark.promise("CF-120")
 async def test_each_level_has_its_own_cap() -> None:
-    top, mid, _ = levels(ScriptedModel(text("lowest done")), max_runs=0)
+    top, mid, _ = levels(ScriptedModel(text("lowest done")), max_concurrent_runs=0)
     async with working(top) as (one, agent, _):
         turn = await agent.send("go")
 

@@ -250,7 +250,7 @@ class RefusingDriver(OwnDriver):
 
     @contextlib.contextmanager
     def pacing(self, part: Part) -> Iterator[Pace]:
-        yield OwnPace() if part.is_new or len(part.address.steps) > 1 else RefusingPace()
+        yield OwnPace() if part.is_new or len(part.address.segments) > 1 else RefusingPace()
 
 
 class RefusingPace(OwnPace):
@@ -739,7 +739,7 @@ async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level
 
 @pytest.mark.promise("CF-119")
 async def test_an_interrupted_run_takes_no_place_among_those_allowed() -> None:
-    async with working(cls := boss(CountingAgent, max_runs=1), bench=Words()) as (one, agent, bench):
+    async with working(cls := boss(CountingAgent, max_concurrent_runs=1), bench=Words()) as (one, agent, bench):
         giving = asyncio.create_task(agent.give(run_id="r1"))
         await bench.seen("begun")
         agent = await crashed(one, cls, giving)

@@ -156,7 +156,7 @@ async def test_a_run_without_an_id_is_given_one_and_a_fiber_gives_the_same_again
 
 @pytest.mark.promise("CF-119")
 async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used() -> None:
-    async with working(boss(max_runs=2)) as (one, agent, bench):
+    async with working(boss(max_concurrent_runs=2)) as (one, agent, bench):
         client = await one.join(BOSS)
         going = [asyncio.create_task(agent.give("wait", run_id=id)) for id in ("r1", "r2")]
         await bench.seen("begun wait", 2)
@@ -167,7 +167,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
         allowed = await agent.give("dig", run_id="r4")
 
         assert (refused.status, refused.retryable) == ("error", False)
-        assert "max_runs = 2" in (refused.error or "")
+        assert "max_concurrent_runs = 2" in (refused.error or "")
         assert allowed.ok
         assert await agent.child_names() == ["r1", "r2", "r4"]
         await told_end(client, "r3")
@@ -177,7 +177,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
 
 @pytest.mark.promise("CF-119")
 async def test_no_runs_allowed_means_none() -> None:
-    async with working(boss(max_runs=0)) as (_, agent, bench):
+    async with working(boss(max_concurrent_runs=0)) as (_, agent, bench):
         assert (await agent.give("dig")).status == "error"
         assert bench.log == []
 
@@ -423,7 +423,7 @@ async def read_input(self: Any, run: Run) -> Any:
 
 @pytest.mark.promise("B-30")
 async def test_the_whole_input_of_a_run_is_read_on_request_and_after_a_crash() -> None:
-    cls = boss(read_input=read_input, max_runs=1)
+    cls = boss(read_input=read_input, max_concurrent_runs=1)
     async with working(cls) as (one, agent, bench):
         run = await agent.give(LARGE, run_id="r1")
         assert run.input != LARGE

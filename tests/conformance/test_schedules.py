@@ -168,7 +168,7 @@ async def test_a_repeating_call_survives_its_errors(run: Run, probe: Probe) -> N
 
 
 async def test_a_repeating_call_keeps_its_beat_also_when_it_had_to_be_tried_again(run: Run, probe: Probe) -> None:
-    retry = Retry(attempts=3, base=timedelta(seconds=2), most=timedelta(seconds=2))
+    retry = Retry(max_attempts=3, initial_delay=timedelta(seconds=2), max_delay=timedelta(seconds=2))
     async with run(Planner, deps=probe) as world:
         owner = await planner(world)
         booked = await owner.every(10, "tick", method="fail", retry=retry)
@@ -213,7 +213,7 @@ class Secretary(Agent):
     """Shows what it has planned."""
 
     async def plan(self) -> str:
-        wish = Every(timedelta(minutes=1), key="calls", retry=Retry(attempts=7))
+        wish = Every(timedelta(minutes=1), key="calls", retry=Retry(max_attempts=7))
         planned = self.schedule(wish, self.call, "Ann", times=2)
         assert planned == self.schedules.get(planned.id) == self.schedules.get("calls")
         assert [planned] == self.schedules.list()
@@ -444,7 +444,7 @@ class Slow(Agent):
     async def begin(self, raises: bool) -> None:
         # The one has attempts left when it raises, the other has not.
         self.schedule(After(timedelta(seconds=1), retry=AT_ONCE), self.work, "once", raises)
-        self.schedule(Every(timedelta(seconds=1), retry=Retry(attempts=1)), self.work, "again", raises)
+        self.schedule(Every(timedelta(seconds=1), retry=Retry(max_attempts=1)), self.work, "again", raises)
 
     async def work(self, text: str, raises: bool) -> None:
         self.deps.log.append(f"{text} begins")
@@ -463,7 +463,7 @@ class Slow(Agent):
 
 @pytest.mark.promise("CF-189")
 async def test_a_single_call_is_tried_again_after_a_while_and_then_forgotten(run: Run, probe: Probe) -> None:
-    retry = Retry(attempts=4, base=timedelta(seconds=10), most=timedelta(seconds=15))
+    retry = Retry(max_attempts=4, initial_delay=timedelta(seconds=10), max_delay=timedelta(seconds=15))
     async with run(Planner, deps=probe) as world:
         owner = await planner(world, 1)
         booked = await owner.after(1, "x", method="fail", retry=retry)
@@ -683,7 +683,7 @@ class Careful(Agent):
         raise ValueError("no good")
 
     async def plan_to_fail(self) -> None:
-        self.schedule(After(timedelta(seconds=1), retry=Retry(attempts=1)), self.wish_and_fail)
+        self.schedule(After(timedelta(seconds=1), retry=Retry(max_attempts=1)), self.wish_and_fail)
 
     async def wish_and_fail(self) -> None:
         self.schedule(timedelta(seconds=1), self.say, "wished by one that failed")

@@ -20,7 +20,7 @@ from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, Connection, Step, current_connection, expose
+from sapwood import Agent, App, Connection, PathSegment, current_connection, expose
 
 pytestmark = pytest.mark.core("workers", "cluster")
 
@@ -393,7 +393,7 @@ async def test_a_connection_without_protocol_is_told_nothing_and_can_call() -> N
     class Plain(Agent[Score]):
         initial_state = Score()
 
-        def wants_protocol(self, connection: Connection) -> bool:
+        def send_protocol_frames(self, connection: Connection) -> bool:
             return False
 
         @expose
@@ -787,7 +787,7 @@ async def test_the_gate_of_a_parent_is_asked_about_classes_nobody_knows() -> Non
     asked: list[tuple[str, str]] = []
 
     class Gatekeeper(Agent):
-        async def on_before_sub_agent(self, request: Any, child: Step) -> Any:
+        async def on_before_sub_agent(self, request: Any, child: PathSegment) -> Any:
             asked.append((child.type, child.name))
             return PlainTextResponse("gone", 410) if child.name == "old" else None
 
@@ -810,7 +810,7 @@ async def test_clients_are_let_in_though_an_agent_on_their_way_goes_to_sleep() -
         async def make(self) -> None:
             await self.sub_agent(SleepyNook, "n")
 
-        async def on_before_sub_agent(self, request: Any, child: Step) -> None:
+        async def on_before_sub_agent(self, request: Any, child: PathSegment) -> None:
             asyncio.get_running_loop().call_soon(sleep, 10)
 
         async def on_before_request(self, request: Any) -> None:

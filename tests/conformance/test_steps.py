@@ -193,7 +193,7 @@ async def test_a_step_is_tried_as_often_as_it_says(run: Run, bench: Bench) -> No
             raise ConnectionError("again")
         return "there"
 
-    soon = Retry(attempts=3, base=timedelta(milliseconds=1), most=timedelta(milliseconds=2))
+    soon = Retry(max_attempts=3, initial_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=2))
     bench.works["flaky"] = lambda me: me.step(StepOptions("flaky", retry=soon), flaky)
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
@@ -209,7 +209,7 @@ async def test_a_step_that_fails_to_the_end_fails_its_work_and_is_not_remembered
         raise ConnectionError("gone")
 
     async def act(me: Worker) -> str:
-        soon = Retry(attempts=2, base=timedelta(milliseconds=1), most=timedelta(milliseconds=2))
+        soon = Retry(max_attempts=2, initial_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=2))
         try:
             await me.step(StepOptions("broken", retry=soon), broken)
         except ConnectionError as error:
@@ -233,7 +233,7 @@ async def test_an_attempt_that_takes_too_long_is_ended_and_tried_again(run: Run,
         return "in time"
 
     options = StepOptions(
-        "slow", timeout=timedelta(milliseconds=20), retry=Retry(attempts=2, base=timedelta(milliseconds=1))
+        "slow", timeout=timedelta(milliseconds=20), retry=Retry(max_attempts=2, initial_delay=timedelta(milliseconds=1))
     )
     bench.works["slow"] = lambda me: me.step(options, slow)
     async with run(Worker, deps=bench) as world:

@@ -19,7 +19,7 @@ from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import asleep, until
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Question, Run, Step, Unavailable, agent_tool, tool
+from sapwood import Address, Agent, App, ChatAgent, PathSegment, Question, Run, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, calls, text
@@ -28,7 +28,7 @@ QUESTIONS = "sapwood_questions"
 RUN = "agent-tool:c1"
 TOP = "/agents/quiz-top/t"
 LADDER = ("QuizFirst", "QuizSecond", "QuizThird", "QuizDeep")
-PATH = tuple(Step(name, RUN) for name in LADDER)
+PATH = tuple(PathSegment(name, RUN) for name in LADDER)
 HOPS = ("quiz-first", "quiz-second", "quiz-third", "quiz-deep")
 
 
@@ -71,7 +71,7 @@ class QuizFirst(ChatAgent):
     model = ScriptedModel(call("quiz_second", id="c1", message="go"), text("first done"), each=True)
     tools = (agent_tool(QuizSecond, client_tools=True),)
 
-    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> Response | None:
+    async def on_before_sub_agent(self, request: HTTPConnection, child: PathSegment) -> Response | None:
         return PlainTextResponse("not you", 403) if request.headers.get("who") == "stranger" else None
 
 
@@ -329,7 +329,7 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
         told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
         assert told["questions"] == []
         assert not await agent.questions.approve(question)
-        gone = Question("k", "reveal", {}, (Step("QuizFirst", "nobody"),))
+        gone = Question("k", "reveal", {}, (PathSegment("QuizFirst", "nobody"),))
         assert not await agent.questions.approve(gone)
         assert QuizDeep.told == ["it"]
 

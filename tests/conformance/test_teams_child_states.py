@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.worlds import Probe, Run, until
 from tests.machine import patience
 
-from sapwood import Agent, Step, Unavailable, UsageError, on_child_state
+from sapwood import Agent, PathSegment, Unavailable, UsageError, on_child_state
 from sapwood.testing import World
 
 
@@ -47,7 +47,7 @@ class WeatherStation(Agent):
     migrations = ("CREATE TABLE heard (child TEXT NOT NULL, degrees INTEGER NOT NULL) STRICT",)
 
     @on_child_state(Thermometer)
-    async def measured(self, child: Step, state: Reading) -> None:
+    async def measured(self, child: PathSegment, state: Reading) -> None:
         self.sql("INSERT INTO heard VALUES (?, ?)", child.name, state.degrees)
         self.deps.log.append(f"{child.name} {state.degrees}")
         if state.degrees == 13 and self.deps.log.count(f"{child.name} 13") < 2:
@@ -76,7 +76,7 @@ class SlowStation(Agent):
     deps: Probe
 
     @on_child_state(Thermometer)
-    async def measured(self, child: Step, state: Reading) -> None:
+    async def measured(self, child: PathSegment, state: Reading) -> None:
         self.deps.log.append(f"{child.name} {state.degrees}")
         await self.deps.go.wait()
 

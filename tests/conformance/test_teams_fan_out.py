@@ -27,7 +27,10 @@ from sapwood.runs.registry import Registry
 from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, fails, text
 
-SOON = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
+SOON = Retry(max_attempts=3, initial_delay=timedelta(seconds=10), max_delay=timedelta(seconds=10))
+
+TWICE = Retry(max_attempts=2, initial_delay=timedelta(0))
+THRICE = Retry(max_attempts=3, initial_delay=timedelta(0))
 
 
 async def passing_time(one: Any, until: Callable[[], bool]) -> None:
@@ -203,7 +206,7 @@ async def test_a_class_that_allows_few_runs_has_the_others_wait() -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.runs.gather(*branches("a", "b", "c", "d", "e"))
 
-    _, doing = team(plan, attributes={"max_runs": 2})
+    _, doing = team(plan, attributes={"max_concurrent_runs": 2})
     async with doing as (_, agent, bench):
         assert all(run.ok for run in await agent.do())
         assert bench.most <= 2
@@ -236,7 +239,7 @@ async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a
 
 async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_again() -> None:
     async def plan(agent: Any) -> list[Run]:
-        return await agent.runs.map(TeamDigger, ["busy", "fail"], retry=Retry(attempts=2, base=timedelta(0)))
+        return await agent.runs.map(TeamDigger, ["busy", "fail"], retry=TWICE)
 
     _, doing = team(plan)
     async with doing as (_, agent, bench):
@@ -251,7 +254,7 @@ async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_a
 
 async def test_one_that_took_too_long_is_tried_again() -> None:
     async def plan(agent: Any) -> list[Run]:
-        retry = Retry(attempts=2, base=timedelta(0))
+        retry = TWICE
         return await agent.runs.gather(Branch(TeamDigger, "wait", run_id="x", timeout=5, retry=retry))
 
     _, doing = team(plan)
@@ -275,7 +278,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
     cls = helper(model, "TeamHelper")
 
     async def plan(agent: Any) -> list[Run]:
-        return await agent.runs.gather(Branch(cls, "hello", run_id="x", retry=Retry(attempts=2, base=timedelta(0))))
+        return await agent.runs.gather(Branch(cls, "hello", run_id="x", retry=TWICE))
 
     _, doing = team(plan)
     async with doing as (one, agent, _):
@@ -291,7 +294,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
 async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> None:
     async def plan(agent: Any) -> None:
         agent.deps.log.append("planning")
-        (run,) = await agent.runs.gather(*branches("wait", ids=["x"], retry=Retry(attempts=3, base=timedelta(0))))
+        (run,) = await agent.runs.gather(*branches("wait", ids=["x"], retry=THRICE))
         agent.deps.log.append(f"came to {run.id} {run.output}")
 
     cls, doing = team(plan)

@@ -31,7 +31,7 @@ async def three(agent: Any) -> list[Run]:
 
 @pytest.mark.promise("B-1")
 async def test_each_step_gets_the_output_of_the_one_before_and_is_a_run(level: str) -> None:
-    _, doing = team(three, durability=level, attributes={"max_runs": 1})
+    _, doing = team(three, durability=level, attributes={"max_concurrent_runs": 1})
     async with doing as (one, agent, bench):
         client = await one.join("/agents/boss/b")
 
@@ -99,7 +99,7 @@ async def test_cancelling_the_caller_stops_the_step_that_runs_and_starts_no_othe
 
 
 async def test_the_next_step_waits_while_the_one_before_waits_to_be_tried_again() -> None:
-    soon = Retry(attempts=3, base=timedelta(seconds=10), most=timedelta(seconds=10))
+    soon = Retry(max_attempts=3, initial_delay=timedelta(seconds=10), max_delay=timedelta(seconds=10))
 
     async def plan(agent: Any) -> list[Run]:
         return [await agent.runs.pipeline("busy", Branch(TeamDigger, run_id="x", retry=soon), TeamDigger)]
@@ -142,7 +142,7 @@ async def test_a_crash_in_the_middle_repeats_no_finished_step(level: str) -> Non
 
 
 async def pipelined(agent: Any) -> None:
-    now = Retry(attempts=3, base=timedelta(0))
+    now = Retry(max_attempts=3, initial_delay=timedelta(0))
     try:
         await agent.runs.pipeline("busy", Branch(TeamDigger, retry=now), TeamDigger, TeamBreaker, TeamDigger)
     except PipelineFailed as error:

@@ -170,7 +170,7 @@ def ponderer(gate: asyncio.Event) -> type[Any]:
     class FarPonderer(ChatAgent):
         """Ponders, on another server."""
 
-        run_by_url = True
+        expose_runs = True
         model = ScriptedModel(says("it is there", gate=gate), says("it is there"))
 
     return FarPonderer
@@ -512,7 +512,7 @@ async def test_a_caller_that_has_lost_its_row_joins_the_run(tmp_path: Path) -> N
     async with both() as two:
         desk = await two.desk()
         await desk.give("FarDigger", "dig", "r1")
-        await two.near.world.app.back_up(tmp_path)
+        await two.near.world.app.backup(tmp_path)
         giving = asyncio.create_task(desk.give("FarDigger", "wait", "r2"))
         await two.bench.seen("begun wait")
         await two.near.world.app.restore(tmp_path)
@@ -598,7 +598,7 @@ async def test_after_a_crash_the_caller_asks_for_the_status_and_does_not_start_t
 class FarPolyglot(Agent):
     """Says what is easily cut apart: characters of several bytes, and line ends."""
 
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: str) -> AsyncIterator[str]:
         self.report_progress(milestone="schön")
@@ -659,7 +659,7 @@ async def test_where_an_agent_is_has_to_be_said() -> None:
 class FarMiddle(Agent):
     """Says nothing, and waits for a run below that speaks."""
 
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: Any) -> Any:
         return (await self.run_agent(FarSpeaker, input)).output

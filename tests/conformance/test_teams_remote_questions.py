@@ -18,9 +18,9 @@ from sapwood import (
     Agent,
     App,
     ChatAgent,
+    PathSegment,
     Question,
     Run,
-    Step,
     Unavailable,
     agent_tool,
     tool,
@@ -39,7 +39,7 @@ HIDDEN = "not for the near server"
 class FarTreasurer(ChatAgent):
     """Asks before it pays."""
 
-    run_by_url = True
+    expose_runs = True
     model = ScriptedModel(call("pay", id="k", amount=7), text("paid"), each=True)
     paid: list[int]
 
@@ -59,7 +59,7 @@ class FarTreasurer(ChatAgent):
 class FarBank(ChatAgent):
     """Has one below that asks."""
 
-    run_by_url = True
+    expose_runs = True
     model = ScriptedModel(call("far_treasurer", id="c1", message="pay"), text("settled"), each=True)
     tools = (agent_tool(FarTreasurer),)
 
@@ -163,8 +163,8 @@ async def test_a_question_of_another_server_is_listed_at_the_root_and_answered_t
     async with asking(who) as near:
         (question,) = await near.asked()
 
-        assert question.path == (*[Step("NearRung", "r")] * DEPTH, Step(f"At{who}", "r"))
-        assert question.remote == ((Step("FarTreasurer", CHILD),) if who == "FarBank" else ())
+        assert question.path == (*[PathSegment("NearRung", "r")] * DEPTH, PathSegment(f"At{who}", "r"))
+        assert question.remote == ((PathSegment("FarTreasurer", CHILD),) if who == "FarBank" else ())
         assert (question.tool, question.arguments) == ("pay", {"amount": 7})
         session = near.session
         assert session not in repr(question)

@@ -67,7 +67,7 @@ class _Keeping(Giving, Agent):
 
 def keeping(worker: type = Digger, *, base: type = _Keeping, **rules: Any) -> Any:
     """Make a class of agents that keep so much of the runs they give."""
-    return boss(worker, base=base, keep_runs=rules.pop("keep", None) or Retention(**rules))
+    return boss(worker, base=base, run_retention=rules.pop("keep", None) or Retention(**rules))
 
 
 async def kept(agent: Any) -> list[str]:
@@ -252,7 +252,7 @@ async def test_a_run_that_waits_for_an_approval_is_never_swept() -> None:
             return "open"
 
     class Keeper(caller(ScriptedModel(call("locked", id="c1", message="open"), text("done")), Locked)):
-        keep_runs = Retention(count=0)
+        run_retention = Retention(count=0)
 
         async def dig(self) -> None:
             await self.run_agent(Digger, "dig", run_id="r1")
@@ -317,7 +317,7 @@ async def test_what_a_turn_that_goes_on_gave_is_kept_till_it_is_over() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), text("thanks", gate=gate))
 
     class Keeper(caller(model, helper(ScriptedModel(text("here"))))):
-        keep_runs = Retention(count=0)
+        run_retention = Retention(count=0)
 
     async with working(type("Caller", (Keeper,), {})) as (one, agent, _):
         sending = asyncio.create_task(agent.send("go"))
@@ -337,7 +337,7 @@ async def test_what_a_turn_gave_that_waits_for_an_approval_is_kept_till_it_is_ov
     model = ScriptedModel(call("helper", id="c1", message="help"), call("sign", id="c2"), text("signed"))
 
     class Keeper(caller(model, helper(ScriptedModel(text("here"))))):
-        keep_runs = Retention(count=0)
+        run_retention = Retention(count=0)
 
         @tool(requires_approval=True)
         async def sign(self) -> str:
@@ -505,5 +505,5 @@ def test_what_cannot_be_a_rule_is_refused(rule: dict[str, Any]) -> None:
 
 def test_a_class_that_keeps_runs_by_anything_else_is_refused() -> None:
     for wrong in (7, {Digger: 7}, {"Digger": Retention()}):
-        with pytest.raises(UsageError, match="keep_runs"):
-            type("WrongBoss", (Agent,), {"keep_runs": wrong})
+        with pytest.raises(UsageError, match="run_retention"):
+            type("WrongBoss", (Agent,), {"run_retention": wrong})

@@ -17,9 +17,9 @@ from sapwood import (
     App,
     Branch,
     ChatAgent,
+    PathSegment,
     Retention,
     Run,
-    Step,
     Turn,
     Unavailable,
     agent_tool,
@@ -248,7 +248,7 @@ class PactKeeper(PactTop):
     """Keeps none of the runs that are over."""
 
     model = ScriptedModel(call("pact_talker", id="c1", message="go"), text("all done"), each=True)
-    keep_runs = Retention(count=0)
+    run_retention = Retention(count=0)
 
 
 class PactTalker(PactDeep):
@@ -296,7 +296,7 @@ class PactGauge(Agent[int]):
 class PactReader(Agent):
     """Keeps no run, and is told of what they showed."""
 
-    keep_runs = Retention(count=0)
+    run_retention = Retention(count=0)
     may_read: asyncio.Event
     read: list[int]
 
@@ -307,7 +307,7 @@ class PactReader(Agent):
         return self.runs.list()
 
     @on_child_state(PactGauge)
-    async def note(self, child: Step, state: int) -> None:
+    async def note(self, child: PathSegment, state: int) -> None:
         await PactReader.may_read.wait()
         PactReader.read.append(state)
 

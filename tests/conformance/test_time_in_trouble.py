@@ -27,7 +27,7 @@ class Troubled(Agent):
 
     async def plan(self, *methods: str) -> None:
         for method in methods:
-            self.schedule(After(SOON, key=method, retry=Retry(attempts=1)), getattr(self, method))
+            self.schedule(After(SOON, key=method, retry=Retry(max_attempts=1)), getattr(self, method))
 
     async def did(self) -> list[str]:
         return [str(row["what"]) for row in self.sql("SELECT what FROM did")]

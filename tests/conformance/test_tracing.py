@@ -235,7 +235,7 @@ async def seen_times(world: World, times: int) -> list[str]:
 
 
 class TracedFar(Agent):
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: str) -> str:
         return tracing.text() or ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.machine import patience
 
-from sapwood import Agent, NotFound, Step, Unavailable
+from sapwood import Agent, NotFound, PathSegment, Unavailable
 from sapwood.testing import World
 from sapwood.testing.loop import VirtualLoop
 from sapwood.testing.loop import until as loop_until
@@ -141,5 +141,5 @@ class Branch(Agent):
     async def hang(self) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def where(self) -> tuple[str, tuple[Step, ...], tuple[Step, ...]]:
-        return self.name, self.address.steps, self.address.steps[:-1]
+    async def where(self) -> tuple[str, tuple[PathSegment, ...], tuple[PathSegment, ...]]:
+        return self.name, self.address.segments, self.address.segments[:-1]

@@ -61,7 +61,7 @@ PUBLIC_NAMES = [
     "SapwoodError",
     "Schedule",
     "Settings",
-    "Step",
+    "PathSegment",
     "StepOptions",
     "StoredDataError",
     "SubAgent",

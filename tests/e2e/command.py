@@ -114,7 +114,7 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
 def serving_by_two(folder: Path, *, silence: float, answer: float = 5.0) -> Iterator[Server]:
     """Serve by two workers.
 
-    One that is silent for `silence` seconds beyond `fatal_slice`, and does not `answer` in time, is killed.
+    One that is silent for `silence` seconds beyond `fatal_after`, and does not `answer` in time, is killed.
     """
     with _ended(TwoWorkers(folder, str(silence), str(answer))) as server:
         yield server

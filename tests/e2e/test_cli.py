@@ -61,7 +61,7 @@ SHOP = [
     "",
     "class Shop(Agent):",
     "    async def order(self, item: str) -> None:",
-    "        self.schedule(After(timedelta(0), retry=Retry(attempts=1)), self.send, item)",
+    "        self.schedule(After(timedelta(0), retry=Retry(max_attempts=1)), self.send, item)",
     "        self.schedule(After(timedelta(days=9)), self.send, item)",
     "",
     "    async def send(self, item: str) -> None:",
@@ -409,8 +409,8 @@ def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
         heard = len(server.said)
         replayed = said_by(shop, "dead-letters", "Shop:main", "--replay", letter["id"])
         server.wait_for(re.compile(r"Shop:main.* is a dead letter now"), heard)
-        deleted = said_by(shop, "dead-letters", "Shop:main", "--below", "--delete", "all")
-        left = said_by(shop, "dead-letters", "Shop:main", "--below")
+        deleted = said_by(shop, "dead-letters", "Shop:main", "--under", "--delete", "all")
+        left = said_by(shop, "dead-letters", "Shop:main", "--under")
 
     assert none == "There are no dead letters.\n"
     assert 'send(item="bread")' in shown
@@ -485,7 +485,7 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
         (["state", "Lobby"], "No server runs"),
         (["restore", "nowhere"], "No server runs"),
         (["tree", "--nonsense"], "nonsense"),
-        (["dead-letters", "--replay", "all"], "Say whose"),
+        (["dead-letters", "--replay", "all"], "need an address"),
         (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "Either --replay or --delete"),
         (["dead-letters"], "No server runs"),
         (["doctor", "app:app"], "'sapwood-data' is no data folder"),

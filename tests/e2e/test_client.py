@@ -70,7 +70,7 @@ class Player(Agent[Score]):
 
     @expose
     async def where(self) -> list[str]:
-        return [step.name for step in self.address.steps]
+        return [step.name for step in self.address.segments]
 
     @expose
     async def add(self, a: int, b: int = 10) -> int:
@@ -161,7 +161,7 @@ class Player(Agent[Score]):
 class Quiet(Agent):
     """An agent that greets nobody."""
 
-    def wants_protocol(self, connection: Connection) -> bool:
+    def send_protocol_frames(self, connection: Connection) -> bool:
         return False
 
     @expose

@@ -21,7 +21,7 @@ began, go_on = asyncio.Event(), asyncio.Event()
 
 
 class Teller(Agent):
-    made_by_url = True
+    create_from_url = True
 
     @expose
     async def tell(self) -> int:

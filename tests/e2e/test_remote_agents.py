@@ -31,7 +31,7 @@ from sapwood import Agent, ApiKeys, App
 
 
 class FarCounter(Agent):
-    run_by_url = True
+    expose_runs = True
     migrations = ("CREATE TABLE said (n INTEGER PRIMARY KEY) STRICT",)
 
     async def on_run(self, input: dict[str, int]) -> AsyncIterator[dict[str, object]]:

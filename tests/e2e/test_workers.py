@@ -222,7 +222,7 @@ def test_a_server_that_was_paused_as_a_whole_goes_on_with_the_workers_it_had(fol
 
 
 def test_a_worker_that_computes_for_ever_holds_up_only_its_own_trees_and_is_named(folder: Path) -> None:
-    with serving(folder, *TWO, SAPWOOD_SLOW_SLICE="0.2", SAPWOOD_STUCK_SLICE="0.5", SAPWOOD_FATAL_SLICE="2") as two:
+    with serving(folder, *TWO, SAPWOOD_SLOW_AFTER="0.2", SAPWOOD_STUCK_AFTER="0.5", SAPWOOD_FATAL_AFTER="2") as two:
         one, other = apart(two)
         with caller(two, other) as spinning:
             there = spinning("process")

@@ -206,7 +206,7 @@ def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_noth
 
 @pytest.mark.nightly
 def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(folder: Path) -> None:
-    limits = {"SAPWOOD_SLOW_SLICE": "0.2", "SAPWOOD_STUCK_SLICE": "0.5", "SAPWOOD_FATAL_SLICE": "1.5"}
+    limits = {"SAPWOOD_SLOW_AFTER": "0.2", "SAPWOOD_STUCK_AFTER": "0.5", "SAPWOOD_FATAL_AFTER": "1.5"}
     with serving(folder, *TWO, SAPWOOD_STRIKES="2", **limits) as two:
         call(folder, THERE, "add", 5)
         for strike in range(2):

@@ -133,7 +133,7 @@ class CalmRunner(Runner):
         return 1.0
 
     def calm_settings(self, place: Place, image: int) -> Settings:
-        return Settings(data=place.data(image), durability=place.level, slow_slice=10.0, sql_timeout=30.0)
+        return Settings(data=place.data(image), durability=place.level, slow_after=10.0, sql_timeout=30.0)
 
     def points_of(self, level: str) -> list[str]:
         """Nothing is removed or renamed here; most that happens is a commit."""

@@ -40,7 +40,7 @@ class ChatRunner(CalmRunner):
 
     async def warm_up(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(data=Path(folder), slow_slice=10.0)
+            settings = Settings(data=Path(folder), slow_after=10.0)
             async with App(agents=[Salon], settings=settings) as app:
                 where = Conversation("warm", (("Merged", "m"),))
                 agent, tab = await where.agent(app), Tab(app, where)

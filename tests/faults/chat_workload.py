@@ -236,7 +236,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, address: Address) -> Place:
-        return cls(address.root.name, tuple((step.type, step.name) for step in address.steps[1:]))
+        return cls(address.root.name, tuple((step.type, step.name) for step in address.segments[1:]))
 
     async def agent(self, app: App) -> Talker:
         """Return the agent; make it, and those above it, if it is not there."""

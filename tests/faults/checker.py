@@ -36,7 +36,7 @@ async def examine(folder: Path, level: str) -> Report:
     complaints = Complaints()
     logging.getLogger("sapwood").addHandler(complaints)
     report = Report(trees={}, problems=[])
-    app = App(agents=[Root], settings=Settings(data=folder, durability=level, slow_slice=10.0))
+    app = App(agents=[Root], settings=Settings(data=folder, durability=level, slow_after=10.0))
     try:
         async with asyncio.timeout(PATIENCE), app:
             for tree in TREES:

@@ -256,7 +256,7 @@ def trees_of(place: Place, data: Path, life: str) -> list[dict[str, Left]]:
 async def calm(place: Place) -> None:
     """Have all of it happen without a driver, and without a kill: this is what every life has to come to."""
     WORLD.journals = place.journals
-    settings = Settings(data=place.calm, slow_slice=10.0)
+    settings = Settings(data=place.calm, slow_after=10.0)
     async with asyncio.timeout(LONGEST), App(agents=ROOTS, settings=settings) as app:
         for says in CALM:
             planner, wanderer = await app.get_agent(DrivenPlanner, says), await app.get_agent(DrivenWanderer, says)

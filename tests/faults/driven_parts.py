@@ -199,7 +199,7 @@ class Server(Fork):
 
         complaints.emit = note
         WORLD.journals = self._place.journals
-        settings = Settings(data=self._place.data, durability="process", slow_slice=10.0)
+        settings = Settings(data=self._place.data, durability="process", slow_after=10.0)
         runtime = LocalRuntime(settings, timings=Timings(turn_end_delay=0.02))
         app = App(agents=ROOTS, settings=settings, runtime=runtime, driver=self._place.driver())
         listening = socket.create_server(("127.0.0.1", self._place.server))

@@ -178,7 +178,7 @@ def settings_of(place: Place, image: int, random: Random) -> Settings:
     return Settings(
         data=place.data(image),
         durability=place.level,
-        slow_slice=10.0,
+        slow_after=10.0,
         open_databases=random.choice((None, None, 4)),
         sleep_after=random.choice((120.0, 0.01)),
     )

@@ -59,7 +59,7 @@ class Machine:
         that was not synced by the end of the block is lost."""
         disk = Disk(self.data, self._memory, slowness=0.0)
         files = StallingFiles(disk)
-        settings = Settings(data=self.data, durability="disk", slow_slice=10.0)
+        settings = Settings(data=self.data, durability="disk", slow_after=10.0)
         app = App(agents=self._agents, settings=settings, runtime=LocalRuntime(settings, files=files))
         async with app:
             try:

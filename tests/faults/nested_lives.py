@@ -54,7 +54,7 @@ class Site:
     def __init__(self, app: str, folder: Path, **variables: str) -> None:
         self.port = free_port()
         self._app = app
-        data = {"SAPWOOD_DATA": str(folder), "SAPWOOD_PORT": str(self.port), "SAPWOOD_RUN_SILENCE": str(AWAY)}
+        data = {"SAPWOOD_DATA": str(folder), "SAPWOOD_PORT": str(self.port), "SAPWOOD_RUN_IDLE_TIMEOUT": str(AWAY)}
         self._environment = {**os.environ, **data, "NESTED_SILENCE": str(SILENCE), **variables}
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder.with_suffix(".log")

@@ -45,7 +45,7 @@ def is_to_finish() -> bool:
 class NestedSpeaker(Agent):
     """Says words, and after a crash the rest of them."""
 
-    run_by_url = True
+    expose_runs = True
     migrations = ("CREATE TABLE said (n INTEGER PRIMARY KEY) STRICT",)
 
     async def on_run(self, input: Plan) -> AsyncIterator[dict[str, Any]]:

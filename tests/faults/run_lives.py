@@ -47,7 +47,7 @@ class RunRunner(CalmRunner):
 
     async def warm_up(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(data=Path(folder), slow_slice=10.0)
+            settings = Settings(data=Path(folder), slow_after=10.0)
             async with App(agents=[self.root], settings=settings) as app:
                 root, tab = await app.get_agent(self.root, "warm"), Tab(app, "warm")
                 for kind in ("Digger", "Porter", "Clerk"):
@@ -75,13 +75,13 @@ class RunRunner(CalmRunner):
     def settings(self, place: Place, image: int, random: Random) -> Settings:
         # Sometimes a run that goes on after a crash is given up at once, and repaired when it ends.
         silence = random.choice((LONG, LONG, 0.02))
-        return dataclasses.replace(super().settings(place, image, random), run_silence=silence)
+        return dataclasses.replace(super().settings(place, image, random), run_idle_timeout=silence)
 
     def rate(self, random: Random) -> float:
         return random.choice((1.0, 20.0))
 
     def calm_settings(self, place: Place, image: int) -> Settings:
-        return dataclasses.replace(super().calm_settings(place, image), run_silence=LONG)
+        return dataclasses.replace(super().calm_settings(place, image), run_idle_timeout=LONG)
 
     async def work(self, app: App, random: Random, where: Sequence[str]) -> None:
         await work(app, random, where, self.person)

@@ -152,7 +152,7 @@ class Working(Hearing):
             await self.step(f"dig {at}", self._dig, f"{self._actor.address} {self._run()} {at}")
             if random.random() < 0.4:
                 self.report_progress(0.1 * at, f"dug {at}", milestone=f"m{at}" if random.random() < 0.5 else None)
-        if len(self._actor.address.steps) < 4:
+        if len(self._actor.address.segments) < 4:
             draw = random.random()
             if draw < 0.25:
                 run = await self.run_agent(random.choice((Digger, Porter, Clerk)), f"{input}.x")
@@ -238,7 +238,7 @@ class Speaking(Conversing):
         draw = random.random()
         if draw < 0.02 and WORLD.journal is not None and not WORLD.calm:
             raise ValueError(f"the model has no answer {number}")
-        deep = len(self._actor.address.steps) - 1
+        deep = len(self._actor.address.segments) - 1
         calling = rounds(messages) < self.most_rounds and draw < (0.9, 0.75, 0.5, 0.5)[deep] and not WORLD.calm
         for word in range(random.choice((0, 2)) if calling else random.choice((1, 4, 10))):
             yield f"w{number}.{word} "
@@ -348,7 +348,7 @@ Path = tuple[tuple[str, str], ...]
 
 
 def path_of(address: Address) -> Path:
-    return tuple((step.type, step.name) for step in address.steps[1:])
+    return tuple((step.type, step.name) for step in address.segments[1:])
 
 
 def sub_of(path: Path) -> list[tuple[type[Agent[Any]], str]]:

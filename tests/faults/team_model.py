@@ -203,7 +203,7 @@ class TeamModel(Model):
         ids = [row.id for row in rows]
         if ids != [ids[0], *(f"{ids[0]}~{nth}" for nth in range(2, len(ids) + 1))]:
             self._problem(f"{place}: the branch {branch.input} was given as {ids}")
-        if len(ids) > (branch.retry.attempts if branch.retry is not None else 1):
+        if len(ids) > (branch.retry.max_attempts if branch.retry is not None else 1):
             self._problem(f"{place}: the branch {branch.input} was tried {len(ids)} times")
         for row in rows[:-1]:
             if row.status != "error" or row.reason is None or row.cancelled is not None:
@@ -307,8 +307,8 @@ def _above(left: Left, folder: Mapping[str, Left]) -> list[tuple[str, Row]]:
     """Return the runs that an agent works for: who has given each, and the run."""
     found: list[tuple[str, Row]] = []
     address = left.address
-    while len(address.steps) > 1:
-        step, address = address.steps[-1], Address(address.steps[:-1])
+    while len(address.segments) > 1:
+        step, address = address.segments[-1], Address(address.segments[:-1])
         row = folder[str(address)].given.get(step.name)
         if row is None:
             break

@@ -33,7 +33,7 @@ from tests.faults.run_workload import (
 from tests.faults.team_questions import LADDER, Reeve
 
 from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import OWNER
@@ -45,7 +45,7 @@ GAUGES = ("north", "south")
 WAYS = ("settle", "fail-fast", "quorum", "race", "map")
 MOST_ASKED = 2
 """How many runs may be open when somebody has one begun that asks: each is five agents."""
-AGAIN = Retry(attempts=3, base=timedelta(milliseconds=20))
+AGAIN = Retry(max_attempts=3, initial_delay=timedelta(milliseconds=20))
 SHARED = "s-"
 """What the work begins with that is shared out by code; by a tool, it is the id of the call."""
 COMPANIONS = {
@@ -249,7 +249,7 @@ class Captain(Chief):
         await gauge.show(number)
 
     @on_child_state(Gauge)
-    async def shown(self, child: Step, state: Reading) -> None:
+    async def shown(self, child: PathSegment, state: Reading) -> None:
         """Hear what a gauge shows: in one slice, or in several."""
         if child.type == "SlowGauge":
             await self.flush()

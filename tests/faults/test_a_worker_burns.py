@@ -62,7 +62,7 @@ class Oven(Agent[int]):
         self.schedule(timedelta(0), self.burn)
 
 
-app = App(agents=[Oven], settings=Settings(slow_slice=0.2, stuck_slice=0.5, fatal_slice=1.0))
+app = App(agents=[Oven], settings=Settings(slow_after=0.2, stuck_after=0.5, fatal_after=1.0))
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
 SOON = patience(2.0)

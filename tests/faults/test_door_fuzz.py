@@ -127,7 +127,7 @@ class FuzzRoot(FuzzLeaf):
 class FuzzOpen(FuzzLeaf):
     """May be made by a URL."""
 
-    made_by_url = True
+    create_from_url = True
 
 
 class Alarm(logging.Handler):

@@ -31,7 +31,7 @@ async def test_whichever_server_is_killed_remote_runs_end_once_and_both_know_the
 
 
 async def _live(random: Random, level: str, seed: str) -> None:
-    async with both(level=level, run_silence=LONG) as two:
+    async with both(level=level, run_idle_timeout=LONG) as two:
         wanted = {f"r{at}": random.randint(1, 150) for at in range(RUNS)}
         stopped: set[str] = set()
         giving = [asyncio.create_task(_give(two, id, count)) for id, count in wanted.items()]

@@ -114,7 +114,7 @@ def p99(taken: list[float]) -> float:
 async def test_code_that_holds_up_the_loop_is_named_with_its_address_and_stack(
     method: str, seconds: float, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(App(agents=[Bad, Good]), sql_timeout=3.0, slow_slice=0.1) as world:
+    async with running(App(agents=[Bad, Good]), sql_timeout=3.0, slow_after=0.1) as world:
         bad = await world.get_agent(Bad, "one")
         async with neighbours(world):
             await asyncio.gather(getattr(bad, method)(seconds), return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_a_test_fails_whose_agent_holds_up_the_loop() -> None:
     [("add_up", "add_up_in_process"), ("nap", "nap_in_thread"), ("count", "count_long")],
 )
 async def test_what_is_moved_off_the_loop_does_not_hold_up_the_neighbours(blocking: str, free: str) -> None:
-    async with running(App(agents=[Bad, Good]), slow_slice=0.1, sql_timeout=patience(10)) as world:
+    async with running(App(agents=[Bad, Good]), slow_after=0.1, sql_timeout=patience(10)) as world:
         bad = await world.get_agent(Bad, "one")
         await bad.pid_in_process()  # the worker is there
         acts: dict[str, Callable[[], Awaitable[object]]] = {
@@ -240,7 +240,7 @@ async def test_an_agent_cannot_be_sent_to_a_process() -> None:
 
 
 async def test_a_stuck_slice_turns_readiness_red_until_it_is_over() -> None:
-    async with running(App(agents=[Bad]), slow_slices="allow", slow_slice=0.05, stuck_slice=0.2) as world:
+    async with running(App(agents=[Bad]), slow_slices="allow", slow_after=0.05, stuck_after=0.2) as world:
         bad = await world.get_agent(Bad, "one")
         watchdog = world.node.watchdog
         seen: list[bool] = []
@@ -280,7 +280,7 @@ class Stuck(Agent):
         return "pong"
 
 async def main() -> None:
-    settings = Settings(data=sys.argv[1], slow_slice=0.05, stuck_slice=0.15, fatal_slice=0.3)
+    settings = Settings(data=sys.argv[1], slow_after=0.05, stuck_after=0.15, fatal_after=0.3)
     app = App(agents=[Good, Stuck], settings=settings)
     async with app:
         print("good", await (await app.get_agent(Good, "g")).ping(), flush=True)

@@ -85,7 +85,7 @@ def _but_dead_letters(kind: str, text: str) -> None:
 
 async def run_out(place: Place, image: int, clock: WallClock, owed: set[int]) -> Calm:
     """Let everything happen that is to come, and first what is owed, without asking for it."""
-    settings = Settings(data=place.data(image), durability=place.level, slow_slice=10.0)
+    settings = Settings(data=place.data(image), durability=place.level, slow_after=10.0)
     calm = Calm([], [])
     async with App(agents=[Trunk], settings=settings, runtime=LocalRuntime(settings, clock=clock)) as app:
         end = time.monotonic() + PATIENCE

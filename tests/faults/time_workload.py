@@ -33,7 +33,7 @@ DEPTH = 3
 LANES = ("", "post", "parcels")
 KEYS = ("tea", "bread")
 CLIENTS = 4
-RETRY = Retry(attempts=3, base=timedelta(milliseconds=4), most=timedelta(milliseconds=10))
+RETRY = Retry(max_attempts=3, initial_delay=timedelta(milliseconds=4), max_delay=timedelta(milliseconds=10))
 ONCE = ("plain", "hop")
 """Methods without awaits, which happen exactly once."""
 FAILING = ("broken", "poor_fiber")
@@ -101,7 +101,7 @@ class Keeper(Agent):
 
     @property
     def _tree(self) -> str:
-        return self.address.steps[0].name
+        return self.address.segments[0].name
 
     @property
     def _lineage(self) -> list[str]:

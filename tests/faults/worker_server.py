@@ -33,7 +33,7 @@ from sapwood.timings import Timings
 APP = "tests.faults.worker_workload:app"
 GRACE = 5.0
 FATAL = 20.0
-"""The app's `fatal_slice`."""
+"""The app's `fatal_after`."""
 SILENCE = 3.0
 """Seconds without a word after which a worker is killed here."""
 PATIENCE = patience(30.0)

@@ -28,7 +28,7 @@ WORDS = 12
 class Stock(Agent[int]):
     """A list at any depth. Its state is how long it is."""
 
-    made_by_url = True
+    create_from_url = True
     initial_state = 0
     migrations = (
         "CREATE TABLE items (number INTEGER PRIMARY KEY, item TEXT NOT NULL, process INTEGER NOT NULL) STRICT",
@@ -200,4 +200,4 @@ def answer_to(question: str) -> str:
     return "".join(f"{question}.{number} " for number in range(WORDS))
 
 
-app = App(agents=[Depot, Rumour], settings=Settings(slow_slice=10.0, fatal_slice=FATAL))
+app = App(agents=[Depot, Rumour], settings=Settings(slow_after=10.0, fatal_after=FATAL))

@@ -66,7 +66,7 @@ class Grower(Agent[int]):
 
     @property
     def _tree(self) -> str:
-        return self.address.steps[0].name
+        return self.address.segments[0].name
 
     @property
     def _epoch(self) -> int:

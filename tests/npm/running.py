@@ -70,7 +70,7 @@ class SapwoodRuns(Sapwood):
 class SapwoodImpatient(SapwoodRuns):
     """Gives up soon on helpers that are silent after a crash."""
 
-    environment: ClassVar[dict[str, str]] = {"SAPWOOD_RUN_SILENCE": "2"}
+    environment: ClassVar[dict[str, str]] = {"SAPWOOD_RUN_IDLE_TIMEOUT": "2"}
 
 
 class Original(Server):

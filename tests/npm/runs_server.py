@@ -72,7 +72,7 @@ class Told(Watched):
     @property
     def lead(self) -> str:
         """The name of the root, by which everything below it is let go."""
-        return self.address.steps[0].name
+        return self.address.segments[0].name
 
     def get_model(self) -> Any:
         history = self.conversation.history()
@@ -124,7 +124,7 @@ class Clerk(Agent):
             yield f" {input}{number}"
             if number == 4:
                 self.report_progress(0.5, milestone="half")
-                await pause(self.address.steps[0].name, f"{input}4")
+                await pause(self.address.segments[0].name, f"{input}4")
 
 
 class Lead(Told):

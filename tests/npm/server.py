@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from sapwood import Agent, App, Connection, Refused, Step, expose
+from sapwood import Agent, App, Connection, PathSegment, Refused, expose
 
 START = {"count": 0}
 REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}
@@ -28,7 +28,7 @@ class Common(Agent[Any]):
     """What all agents here have."""
 
     initial_state = START
-    made_by_url = True
+    create_from_url = True
 
     def validate_state(self, state: Any, source: Connection | None) -> None:
         if isinstance(state, dict) and state.get("count") == -1:
@@ -37,7 +37,7 @@ class Common(Agent[Any]):
     def is_readonly(self, connection: Connection) -> bool:
         return connection.query.get("mode") == "readonly"
 
-    def wants_protocol(self, connection: Connection) -> bool:
+    def send_protocol_frames(self, connection: Connection) -> bool:
         return connection.query.get("mode") != "plain"
 
     async def on_connect(self, connection: Connection) -> None:
@@ -60,7 +60,7 @@ class Common(Agent[Any]):
     async def on_before_connect(self, request: HTTPConnection) -> Response | None:
         return PlainTextResponse("closed", 403) if self.name == "closed" else None
 
-    async def on_before_sub_agent(self, request: HTTPConnection, child: Step) -> Response | None:
+    async def on_before_sub_agent(self, request: HTTPConnection, child: PathSegment) -> Response | None:
         status = REFUSED.get(child.name)
         return PlainTextResponse("no", status) if status else None
 
@@ -114,7 +114,7 @@ class Common(Agent[Any]):
 
     @expose
     async def path(self) -> list[str]:
-        return [step.name for step in self.address.steps]
+        return [step.name for step in self.address.segments]
 
     @expose
     async def end(self) -> str:

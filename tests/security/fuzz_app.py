@@ -26,7 +26,7 @@ async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[st
 
 
 class Lot(Agent):
-    made_by_url = True
+    create_from_url = True
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Talk(ChatAgent):
 
 
 class Worker(Agent):
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: Any) -> Any:
         return input

@@ -59,7 +59,7 @@ class CrossOriginTalk(ChatAgent):
     """A root that talks."""
 
     deps: list[str]
-    run_by_url = True
+    expose_runs = True
     model = ScriptedModel(text("hello"), each=True)
 
     async def on_start(self) -> None:

@@ -122,7 +122,7 @@ class Talk(ChatAgent):
 
 
 class Desk(Agent):
-    run_by_url = True
+    expose_runs = True
 
     async def on_run(self, input: Any) -> Any:
         return input

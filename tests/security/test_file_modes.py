@@ -79,7 +79,7 @@ async def test_backups_and_restored_trees_are_private(tmp_path: Path, umask: int
     data, backup = tmp_path / "data", tmp_path / "deeper/backup"
     async with app(data) as running:
         await (await running.get_agent(ModeVault, "v")).write()
-        await running.back_up(backup)
+        await running.backup(backup)
         assert wide(backup) == {}
         await running.restore(backup)
         await (await running.get_agent(ModeVault, "v")).write()
@@ -94,7 +94,7 @@ async def test_a_backup_into_a_folder_that_others_can_enter_is_private(tmp_path:
     (tmp_path / "backup").chmod(0o755)
     async with app(tmp_path / "data") as running:
         await (await running.get_agent(ModeVault, "v")).write()
-        await running.back_up(tmp_path / "backup")
+        await running.backup(tmp_path / "backup")
 
     assert set(wide(tmp_path / "backup")) == {str(tmp_path / "backup")}
 

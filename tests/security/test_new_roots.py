@@ -14,7 +14,7 @@ from sapwood.web.rate_limit import MANY_KEYS, MinuteLimit
 
 
 class Lot(Agent):
-    made_by_url = True
+    create_from_url = True
 
 
 class Room(Agent):

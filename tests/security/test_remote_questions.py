@@ -34,7 +34,7 @@ async def only_ann(user: Any, question: Question) -> bool:
 class FarVault(ChatAgent):
     """Asks before it opens."""
 
-    run_by_url = True
+    expose_runs = True
     model = ScriptedModel(
         call("unlock", id="k", door="east"), call("unlock_all", id="l"), text("it is open"), each=True
     )

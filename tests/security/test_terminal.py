@@ -46,7 +46,7 @@ class TerminalVault(Agent[Any]):
         self.set_state({HOSTILE: HOSTILE})
         self.sql("INSERT INTO notes VALUES (?)", HOSTILE)
         await self.run_agent(TerminalVault, HOSTILE, run_id=f"run-{HOSTILE}")
-        self.queues.default.with_retry(Retry(attempts=1)).add(self.fail, HOSTILE)
+        self.queues.default.with_retry(Retry(max_attempts=1)).add(self.fail, HOSTILE)
 
     async def given_up(self) -> int:
         return len(self.dead_letters.list())

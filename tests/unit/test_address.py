@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.address import MAX_NAME_BYTES, Address, Step, checked_name, kebab
+from sapwood.address import MAX_NAME_BYTES, Address, PathSegment, checked_name, kebab
 from sapwood.errors import InvalidName
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40)
 addresses = st.lists(st.tuples(text, text), min_size=1, max_size=4).map(
-    lambda steps: Address(tuple(Step(*step) for step in steps))
+    lambda steps: Address(tuple(PathSegment(*step) for step in steps))
 )
 
 
@@ -61,7 +61,7 @@ def test_an_address_knows_its_root_its_parent_and_what_is_above_it() -> None:
 
 @given(addresses)
 def test_equal_addresses_are_one_key(address: Address) -> None:
-    twin = Address(tuple(Step(*step) for step in address.steps))
+    twin = Address(tuple(PathSegment(*step) for step in address.segments))
 
     assert {address: 1}[twin] == 1
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import pytest
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import Aborted, ChildFailed, Crashed, NotFound, OverLimit, Refused
 from sapwood.kernel.crossing import crossing, describe
 
-HERE = (Step("Inbox", "alice"), Step("Notebook", "shopping"))
+HERE = (PathSegment("Inbox", "alice"), PathSegment("Notebook", "shopping"))
 LIMIT = 100_000
 
 
@@ -204,13 +204,13 @@ def test_an_error_of_sapwoods_own_arrives_as_what_it_is(error: Exception) -> Non
 
 
 def test_a_failed_child_keeps_the_path_of_the_agent_that_failed_first() -> None:
-    deep = crossing(ValueError("deep"), (*HERE, Step("Page", "1")), LIMIT)
+    deep = crossing(ValueError("deep"), (*HERE, PathSegment("Page", "1")), LIMIT)
 
     copy = crossing(deep, HERE, LIMIT)
 
     assert isinstance(copy, Crashed)
     assert isinstance(copy, ValueError)
-    assert copy.path == (*HERE, Step("Page", "1"))
+    assert copy.path == (*HERE, PathSegment("Page", "1"))
     assert copy.path[-1].name == "1"
     assert copy.remote_traceback
 

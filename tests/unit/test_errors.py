@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from sapwood import errors
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import Aborted, ChildFailed, Crashed, NoSuchMethod, OverLimit, SapwoodError, Unavailable
 
 
@@ -49,7 +49,7 @@ def test_an_error_is_sorted_by_who_can_do_something_about_it() -> None:
 
 
 def test_a_failed_child_is_named_by_its_path() -> None:
-    path = (Step("Inbox", "alice"), Step("Notebook", "shopping"))
+    path = (PathSegment("Inbox", "alice"), PathSegment("Notebook", "shopping"))
 
     assert Crashed("no", path=path).path == path
     assert Aborted("enough", path=path).path == path

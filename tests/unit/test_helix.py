@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sapwood.wire
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.runs.events import Event
 from sapwood.runs.registry import Run
 from sapwood.wire.helix import SUBAGENT, Helix, agent_type, is_subagent_tool, recorded, session_id, sub_session_ref
@@ -80,7 +80,7 @@ def test_what_was_said_is_recorded_by_role() -> None:
 
 def run(status: Any, **more: Any) -> Run:
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    return Run("r1", Step("Summarizer", "r1"), status, None, tool_call="s1", started_at=began, **more)
+    return Run("r1", PathSegment("Summarizer", "r1"), status, None, tool_call="s1", started_at=began, **more)
 
 
 @pytest.mark.promise("A-206", "A-207")
@@ -118,7 +118,13 @@ def test_a_reference_says_the_status_as_helix_does() -> None:
 def test_tool_calls_of_two_sessions_may_have_the_same_id() -> None:
     def chunk(name: str, **body: Any) -> Event:
         return Event(
-            (Step("Desk", "d"), Step("Writer", name)), name, None, 1, 0.0, "chunk", {**body, "toolCallId": "c1"}
+            (PathSegment("Desk", "d"), PathSegment("Writer", name)),
+            name,
+            None,
+            1,
+            0.0,
+            "chunk",
+            {**body, "toolCallId": "c1"},
         )
 
     helix = Helix()
@@ -133,12 +139,16 @@ def test_tool_calls_of_two_sessions_may_have_the_same_id() -> None:
 
 
 def test_session_ids_are_unique_whatever_the_names_contain() -> None:
-    paths = [(Step("A", "x/B:y"),), (Step("A", "x"), Step("B", "y")), (Step("A", "x%2FB%3Ay"),)]
+    paths = [
+        (PathSegment("A", "x/B:y"),),
+        (PathSegment("A", "x"), PathSegment("B", "y")),
+        (PathSegment("A", "x%2FB%3Ay"),),
+    ]
 
     ids = [session_id(path) for path in paths]
 
     assert len(set(ids)) == 3
-    assert [Address.parse(id).steps for id in ids] == paths
+    assert [Address.parse(id).segments for id in ids] == paths
 
 
 @pytest.mark.promise("A-142")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.unit.helpers import a_database
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import OverLimit
 from sapwood.kernel.ledger import BYTES_AT_ONCE, Ledger
 from sapwood.settings import Limits
 from sapwood.storage.database import Database
 
 SMALL = Limits(tree_bytes=1000)
-PATH = (Step("Tree", "one"),)
+PATH = (PathSegment("Tree", "one"),)
 
 
 class Account:

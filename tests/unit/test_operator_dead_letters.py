@@ -16,7 +16,7 @@ from sapwood.errors import Quarantined
 from sapwood.testing import World, running
 from sapwood.web.operator import Operator
 
-ONCE = After(timedelta(0), retry=Retry(attempts=1))
+ONCE = After(timedelta(0), retry=Retry(max_attempts=1))
 SECOND = timedelta(seconds=1)
 MAIN = Address.root_of("House", "main")
 
@@ -107,7 +107,7 @@ async def test_they_are_found_after_a_crash_and_where_the_index_was_lost(app: Ap
     async with running(app) as world:
         operator = await broken(world)
         before = agents_of(await operator.dead_letters())
-        await world.app.back_up(tmp_path / "copy")
+        await world.app.backup(tmp_path / "copy")
 
         await world.crash()
 

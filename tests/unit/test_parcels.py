@@ -55,7 +55,7 @@ USUAL: list[Any] = [
     *(NOW, NOW.replace(tzinfo=None), date(2026, 1, 2), time(3, 4), timedelta(seconds=3), Decimal("1.20")),
     *(UUID(int=7), Colour.RED, Spot(1, "a"), ParcelledStruct(1), ParcelledModel(at=NOW)),
     Parcelled(1, (2, 3), [Parcelled(4)]),
-    Address.root_of("Type", "name").steps,
+    Address.root_of("Type", "name").segments,
     (("three", "of", "them"),),
 ]
 

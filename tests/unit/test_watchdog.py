@@ -27,7 +27,7 @@ from sapwood.settings import Settings
 pytestmark = pytest.mark.realtime("the watchdog measures how long real code takes")
 
 WHO = Address.root_of("Bad", "one")
-SETTINGS = Settings(slow_slice=0.1, stuck_slice=0.4, fatal_slice=6000)
+SETTINGS = Settings(slow_after=0.1, stuck_after=0.4, fatal_after=6000)
 
 
 class Watched:
@@ -263,7 +263,7 @@ class Held(logging.Handler):
 
 async def main():
     here = Address.parse("Bad:one/Part:two")
-    settings = Settings(slow_slice=0.05, stuck_slice=0.1, fatal_slice=0.2)
+    settings = Settings(slow_after=0.05, stuck_after=0.1, fatal_after=0.2)
     Watchdog(asyncio.get_running_loop(), settings, Path(sys.argv[1]), lambda task: (here, "spin"))
     logging.basicConfig(format="%(levelname)s %(message)s")
     if sys.argv[2] == "log":

@@ -22,7 +22,7 @@ SECOND = timedelta(seconds=1)
 def test_wishes_are_values() -> None:
     assert After(SECOND) == After(timedelta(milliseconds=1000))
     assert After(SECOND, key="a") != After(SECOND)
-    assert Every(SECOND) != Every(SECOND, retry=Retry(attempts=9))
+    assert Every(SECOND) != Every(SECOND, retry=Retry(max_attempts=9))
     assert Cron("* * * * *") == Cron("* * * * *", "UTC")
     assert len({Cron("* * * * *"), Cron("* * * * *"), Every(SECOND), Every(SECOND)}) == 2
     assert repr(After(SECOND, key="a")).startswith("After(delay=datetime.timedelta(seconds=1), key='a'")
@@ -119,12 +119,12 @@ def test_a_wish_may_be_said_briefly() -> None:
         (lambda: Cron("* * * * *", "../etc"), "is no time zone this machine knows"),
         (lambda: Cron("* * * * *", ZoneInfo("Europe/Berlin")), "the name of a time zone, such as 'Europe/Berlin'"),
         (lambda: Cron("* * * * *", None), "the name of a time zone"),
-        (lambda: Retry(attempts=0), "it is called once at least"),
-        (lambda: Retry(attempts=2.0), "it is called once at least"),
-        (lambda: Retry(attempts=True), "it is called once at least"),
-        (lambda: Retry(base=1), "it takes a timedelta, 0 or more"),
-        (lambda: Retry(most=-SECOND), "it takes a timedelta, 0 or more"),
-        (lambda: Retry(base=timedelta(seconds=9)), "the first wait is longer than the most"),
+        (lambda: Retry(max_attempts=0), "`max_attempts` must be an int of at least 1"),
+        (lambda: Retry(max_attempts=2.0), "`max_attempts` must be an int of at least 1"),
+        (lambda: Retry(max_attempts=True), "`max_attempts` must be an int of at least 1"),
+        (lambda: Retry(initial_delay=1), "must be a timedelta of at least 0"),
+        (lambda: Retry(max_delay=-SECOND), "must be a timedelta of at least 0"),
+        (lambda: Retry(initial_delay=timedelta(seconds=9)), "must not exceed `max_delay`"),
     ],
 )
 def test_what_nobody_could_mean_is_refused_with_a_way_out(wrong: Any, message: str) -> None:
@@ -153,7 +153,7 @@ def test_a_time_beyond_what_can_be_shown_again_is_refused() -> None:
 
 @given(attempts=st.integers(1, 200), base=st.integers(0, 10_000), more=st.integers(0, 10**7))
 def test_the_wait_doubles_up_to_the_most_and_is_anything_below_it(attempts: int, base: int, more: int) -> None:
-    retry = Retry(base=timedelta(milliseconds=base), most=timedelta(milliseconds=base + more))
+    retry = Retry(initial_delay=timedelta(milliseconds=base), max_delay=timedelta(milliseconds=base + more))
 
     limit = min(base / 1000 * 2.0 ** min(attempts - 1, 60), (base + more) / 1000)
 
@@ -161,7 +161,7 @@ def test_the_wait_doubles_up_to_the_most_and_is_anything_below_it(attempts: int,
 
 
 def test_those_who_failed_together_do_not_try_again_together() -> None:
-    waits = {Retry(base=SECOND).wait(1) for _ in range(100)}
+    waits = {Retry(initial_delay=SECOND).wait(1) for _ in range(100)}
 
     assert len(waits) > 90
     assert max(waits) - min(waits) > 0.5

@@ -406,14 +406,14 @@ class StoredCalls:
             actor.address,
             row.method,
             failed,
-            retry.attempts,
+            retry.max_attempts,
             text,
             extra={"address": str(actor.address), "method": row.method},
             exc_info=mistake(error),
         )
         if not self.find("WHERE number = ?", row.number):
             return self._move_on(row)  # it was cancelled meanwhile: nobody wishes it any more
-        if failed >= retry.attempts:
+        if failed >= retry.max_attempts:
             return self._give_up(row._replace(failed=failed), error)
         due = actor.host.clock.now() + retry.wait(failed)
         self._db.begin()  # also where the database is full
@@ -581,12 +581,13 @@ def time_of(seconds: float) -> datetime:
 def _retry_text(retry: Retry) -> str:
     if retry is DEFAULT_RETRY:
         return DEFAULT_TEXT
-    return msgspec.json.encode([retry.attempts, retry.base.total_seconds(), retry.most.total_seconds()]).decode()
+    delays = [retry.initial_delay.total_seconds(), retry.max_delay.total_seconds()]
+    return msgspec.json.encode([retry.max_attempts, *delays]).decode()
 
 
 def retry_of(text: str) -> Retry:
-    attempts, base, most = msgspec.json.decode(text)
-    return Retry(attempts=attempts, base=timedelta(seconds=base), most=timedelta(seconds=most))
+    attempts, first, last = msgspec.json.decode(text)
+    return Retry(max_attempts=attempts, initial_delay=timedelta(seconds=first), max_delay=timedelta(seconds=last))
 
 
 DEFAULT_TEXT = "[3,0.1,3.0]"

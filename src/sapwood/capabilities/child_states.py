@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.state import State
@@ -102,7 +102,7 @@ class ChildStates:
         await until_free(self._db)  # another call of the agent may be in read_sql()
         if seq <= self._heard(child.generation):
             return
-        step = Step(child.address.type, child.address.name)
+        step = PathSegment(child.address.type, child.address.name)
         for name in _followers(self._actor.kind.cls, child.kind.cls):
             await getattr(self._actor.agent, name)(step, child.of(State).read(text))
         await until_free(self._db)

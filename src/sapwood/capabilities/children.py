@@ -142,7 +142,7 @@ class Children:
     def _register(self, kind: AgentClass, name: str) -> Row:
         self._actor.database.refuse_in_block("Making a sub-agent")
         actor, limits = self._actor, self._actor.limits
-        depth = len(actor.address.steps)
+        depth = len(actor.address.segments)
         if depth > limits.depth:
             raise self._over("depth", f"would be {depth} levels below its root", limits.depth)
         count = actor.registry.count()
@@ -158,7 +158,7 @@ class Children:
         return OverLimit(
             f"{self._actor.address} cannot make another sub-agent: it {what}, and Limits({limit}={allowed}) allow "
             "no more.",
-            path=self._actor.address.steps,
+            path=self._actor.address.segments,
             limit=limit,
         )
 
@@ -223,7 +223,7 @@ class Children:
             self._tree.ledger.hold(self._actor.stem, self._actor.registry.count())
         child = self._tree.actors.get(address)
         if child is not None:
-            self._tree.drop(child, NotFound(f"{address} was deleted.", path=address.steps))
+            self._tree.drop(child, NotFound(f"{address} was deleted.", path=address.segments))
         self._actor.host.sockets.close_within(address, GOING_AWAY, DELETED)
         return self._tree.delete_in_background(self._actor, row.generation, address)
 
@@ -241,7 +241,7 @@ class Children:
                 await asyncio.wait({me}, timeout=LAST_WORDS)
             # First of all, and whatever became of the tombstone: it is detached, and must not write beside a new one.
             if child.dropped is None:
-                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.steps))
+                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.segments))
             actor.host.sockets.close_within(child.address, GOING_AWAY, DELETED)
             await until_free(actor.database, tree.databases["root"])
             if actor.database.removed or all(child.generation != row.generation for row in actor.registry.buried()):
@@ -280,7 +280,7 @@ class Children:
         address = self._actor.address.child(kind.type, name)
         row = self._find(kind, name)
         if row is None:
-            raise NotFound(f"{self._actor.address} has no {kind.type} named {name!r}.", path=address.steps)
+            raise NotFound(f"{self._actor.address} has no {kind.type} named {name!r}.", path=address.segments)
         child = self._tree.actors.get(address)
         stem = child_stem(self._actor.stem, row.generation)
         if child is None:

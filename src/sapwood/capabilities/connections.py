@@ -240,7 +240,7 @@ class Connections:
         actor, agent, connection = self._actor, self._actor.agent, self.of(socket)
         socket.is_readonly = bool(agent.is_readonly(connection))
         socket.is_watch_only = bool(agent.is_watch_only(connection))
-        socket.is_protocol = bool(agent.wants_protocol(connection))
+        socket.is_protocol = bool(agent.send_protocol_frames(connection))
         socket.tags = tuple(agent.connection_tags(connection))
         if socket.is_protocol:
             for speech in self._speeches:

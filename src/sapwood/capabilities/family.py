@@ -39,7 +39,7 @@ class Family:
         while above is not None and not _is(above, cls):
             above = above.parent
         if above is None:
-            path = " → ".join(step.type for step in self._actor.address.steps[:-1]) or "nobody"
+            path = " → ".join(step.type for step in self._actor.address.segments[:-1]) or "nobody"
             raise UsageError(f"{self._actor.address} has no ancestor of class {known(cls).type}; above it: {path}.")
         return self._node.stub_of(above)
 

@@ -588,12 +588,12 @@ class Fibers:
             await until_free(self._db)
             row = self._rows.named(fiber)
             if row is None:
-                raise FiberFailed(f"{self._actor.address} has no fiber {fiber!r}.", path=self._actor.address.steps)
+                raise FiberFailed(f"{self._actor.address} has no fiber {fiber!r}.", path=self._actor.address.segments)
             if row.status == "completed":
                 return self._result_of(row)
             if row.status in OVER:
                 text = f"The fiber {fiber!r} is {row.status}: {row.error or 'it was interrupted'}"
-                raise FiberFailed(text, path=self._actor.address.steps)
+                raise FiberFailed(text, path=self._actor.address.segments)
             ended: Future[None] = self._actor.host.loop.create_future()
             self._waiting.setdefault(row.number, []).append(ended)
             await ended

@@ -29,7 +29,7 @@ from sapwood.storage.migrations import Schema
 from sapwood.when import Retry, aware, is_a
 
 STEPS = Schema("sapwood.capabilities", "steps")
-NO_RETRY = Retry(attempts=1)
+NO_RETRY = Retry(max_attempts=1)
 TIMES = Copier(float, "The time of a sleep", InvalidResult)
 
 
@@ -197,7 +197,7 @@ class Steps:
                 return await _called(options, function, args, kwargs)
             except Exception:
                 failed += 1
-                if failed >= options.retry.attempts or self._actor.dropped is not None:
+                if failed >= options.retry.max_attempts or self._actor.dropped is not None:
                     raise
             await asyncio.sleep(options.retry.wait(failed))
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOP = PydanticLoop()
-PROVIDER = Retry(attempts=5, base=timedelta(seconds=1), most=timedelta(seconds=30))
+PROVIDER = Retry(max_attempts=5, initial_delay=timedelta(seconds=1), max_delay=timedelta(seconds=30))
 """How often a provider is asked that cannot answer now."""
 
 
@@ -114,13 +114,13 @@ class Asking:
                 self._silence.broken()
             stream.put(*projection.event(event))
 
-        for failed in range(1, PROVIDER.attempts + 1):
+        for failed in range(1, PROVIDER.max_attempts + 1):
             try:
                 return await self._provided(
                     row, turn, history, lambda token: self._watched(row, turn, history, token, hear)
                 )
             except Stalled:
-                if failed == PROVIDER.attempts:
+                if failed == PROVIDER.max_attempts:
                     raise
                 await self.begin_again(row, row.steps + 1)
                 projection = Projection(row.steps + 1)
@@ -230,7 +230,7 @@ class Asking:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         limiter = self._actor.host.shared(Providers).of(turn.asked)
         self.said = 0
-        for failed in range(1, PROVIDER.attempts + 1):
+        for failed in range(1, PROVIDER.max_attempts + 1):
             try:
                 async with limiter.request(self._waits, self._interrupts.stopped):
                     await self.counted()
@@ -239,7 +239,7 @@ class Asking:
                     return await self._over_wire(ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed))
-                if wait is None or self.said or failed == PROVIDER.attempts:
+                if wait is None or self.said or failed == PROVIDER.max_attempts:
                     raise
                 log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
             if wait.for_all:

@@ -32,11 +32,11 @@ class Responding:
 
     async def respond(self, row: Row) -> None:
         """Let the agent's own `respond` answer; again if it falls silent."""
-        for failed in range(1, PROVIDER.attempts + 1):
+        for failed in range(1, PROVIDER.max_attempts + 1):
             try:
                 await self._respond(row)
             except Stalled:
-                if failed == PROVIDER.attempts:
+                if failed == PROVIDER.max_attempts:
                     raise
                 await self._asking.begin_again(row, 1)
             else:

@@ -172,7 +172,7 @@ class ChatStream:
         self._seq += len(texts)
         if row.run is not None:
             self._actor.of(Served).said(row.run, first, texts, at)
-        elif ears_of(self._actor, self._actor.address.steps):
+        elif ears_of(self._actor, self._actor.address.segments):
             self._actor.of(Feed).say(first, chunks, at)
         continues = bool(row.continues)
         for listener in self._listeners.get(row.number, ()):

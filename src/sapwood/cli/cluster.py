@@ -104,7 +104,7 @@ def trees(
     nats: Nats,
     archive: TheArchive,
     cluster: Name = "sapwood",
-    most: Annotated[int, Parameter(help="Show at most so many.")] = 1000,
+    limit: Annotated[int, Parameter(help="Maximum number of trees to show.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
     """List all trees of a cluster, also those that no node has open: in the log, or parked in the archive."""
@@ -116,7 +116,7 @@ def trees(
         its_archive, found = _archive(archive), list[Listed]()
         async with looking_at(nats, cluster, its_archive, "sapwood cluster trees") as (connection, names):
             async for one in every_tree(connection, names, its_archive):
-                if len(found) == most:
+                if len(found) == limit:
                     return found, True
                 found.append(one)
             return found, False
@@ -130,7 +130,7 @@ def trees(
     for one in found:
         table.add_row(Text(one.root), Text(one.node), counted(one.messages, "messages") if one.messages else "parked")
     Console(highlight=False).print(table)
-    more = f", and more: --most {10 * most}" if has_more else ""
+    more = f", and more: --limit {10 * limit}" if has_more else ""
     say(f"{counted(len(found), 'trees')}{more}")
 
 
@@ -220,9 +220,9 @@ def backup(
     """
 
     async def copy() -> int:
-        from sapwood.cli.recovering import back_up, moment
+        from sapwood.cli.recovering import backup, moment
 
-        return await back_up(nats, cluster, _archive(archive), folder, root_of(address), moment(at))
+        return await backup(nats, cluster, _archive(archive), folder, root_of(address), moment(at))
 
     say(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
 

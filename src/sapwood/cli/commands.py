@@ -350,27 +350,27 @@ def dead_letters(
     address: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
     /,
     *,
-    below: Annotated[bool, Parameter(negative="", help="Those of all agents below it too.")] = False,
+    under: Annotated[bool, Parameter(negative="", help="Include the agents under it.")] = False,
     replay: Annotated[str | None, Parameter(help="Call it again, now: the id of one, or `all`.")] = None,
     delete: Annotated[str | None, Parameter(help="Forget it: the id of one, or `all`.")] = None,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
     """Show the scheduled and queued calls that were given up. Nobody is woken by it, unless you replay or delete."""
-    if address is None and (below or replay is not None or delete is not None):
-        raise UsageError("Say whose: sapwood dead-letters Type:name, with --below, --replay or --delete behind it.")
+    if address is None and (under or replay is not None or delete is not None):
+        raise UsageError("--under, --replay and --delete need an address: sapwood dead-letters Type:name …")
     if replay is not None and delete is not None:
         raise UsageError("Either --replay or --delete: what is called again is no dead letter any more.")
     if replay is not None or delete is not None:
-        asked = {"address": address, "below": below, "replay": replay, "delete": delete}
+        asked = {"address": address, "below": under, "replay": replay, "delete": delete}
         done = remote.ask(data, "dead-letters", **asked)["done"]
         say(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
         return
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return await operator.dead_letters(address, below=below)
+        return await operator.dead_letters(address, below=under)
 
-    answer = remote.ask_or_open(data, "dead-letters", here, address=address, below=below)
+    answer = remote.ask_or_open(data, "dead-letters", here, address=address, below=under)
     if as_json:
         say(json.dumps(answer, indent=2, ensure_ascii=False))
         return
@@ -383,7 +383,7 @@ def dead_letters(
         called = str(answer.get("called", "worker")).capitalize()
         say(f"{called} {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
     if not answer["letters"]:
-        say("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(below)}."))
+        say("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(under)}."))
     elif console.is_terminal:
         console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
 
@@ -472,7 +472,7 @@ def backup(
     where = str(folder.resolve())
 
     async def here(operator: Operator) -> dict[str, Any]:
-        return {"trees": await operator.back_up(where, address)}
+        return {"trees": await operator.backup(where, address)}
 
     answer = remote.ask_or_open(data, "backup", here, folder=where, address=address)
     say(f"Copied {counted(answer['trees'], 'trees')} to {folder}.")

@@ -46,7 +46,7 @@ def moment(text: str | None) -> float | None:
     return at.timestamp()
 
 
-async def back_up(
+async def backup(
     nats: str, cluster: str, archive: Archive, folder: Path, root: Address | None, at: float | None
 ) -> int:
     """Copy one tree, or all, as they are or were at a time; return how many there were."""
@@ -74,7 +74,7 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
         if state is None:
             raise NotFound(
                 f"The archive has no {root} as of then: it was not there, or that is longer ago than is kept.",
-                path=root.steps,
+                path=root.segments,
             )
         await put_into(folder, root, state)
         return 1

@@ -137,7 +137,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
             folder,
             lock,
             grace=options.grace,
-            silence=app.settings.fatal_slice + options.timings.worker_silence_timeout,
+            silence=app.settings.fatal_after + options.timings.worker_silence_timeout,
             public=listening,
             imports=NEEDED_BY_ALL,
             when_ready=ready,

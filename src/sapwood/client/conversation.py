@@ -60,7 +60,7 @@ class Conversation:
 
     def opened(self) -> None:
         self._is_known = False
-        if self.kind.overrides("wants_protocol"):
+        if self.kind.overrides("send_protocol_frames"):
             self.link.greeted()  # it may greet nobody
 
     def heard(self, message: str | bytes) -> None:
@@ -195,7 +195,7 @@ class Conversation:
 
     def _late(self, what: str) -> TimedOut:
         why = "" if self.link.is_greeted else f" There is no connection: {self.link.problem}"
-        return TimedOut(f"{self.address} did not {what} in time.{why}", path=self.address.steps)
+        return TimedOut(f"{self.address} did not {what} in time.{why}", path=self.address.segments)
 
 
 class Waiting(Protocol):
@@ -210,7 +210,7 @@ def _said(answer: hearing.Answer, address: Address, kind: type[SapwoodError]) ->
     text = answer.error or ""
     if answer.code == Unavailable.code:
         return Unavailable(text)
-    return ChildFailed(text, path=address.steps) if kind is ChildFailed else kind(text)
+    return ChildFailed(text, path=address.segments) if kind is ChildFailed else kind(text)
 
 
 class Answer:

@@ -37,7 +37,7 @@ async def get_methods(
     if not response.is_success:
         text = f"The server does not list the methods of {address}: it answers {response.status_code}."
         if response.status_code == NOT_FOUND:
-            raise NotFound(text, path=address.steps)
+            raise NotFound(text, path=address.segments)
         raise (Unavailable if response.status_code in LATER else Refused)(text)
     try:
         return msgspec.json.decode(response.content, type=MethodList).methods

@@ -196,7 +196,7 @@ class Link:
         text = (
             f"The server does not let this client connect to {self._address}: {reason or 'no reason given'} ({code})."
         )
-        return NotFound(text, path=self._address.steps) if code == NO_SUCH_AGENT else Refused(text)
+        return NotFound(text, path=self._address.segments) if code == NO_SUCH_AGENT else Refused(text)
 
     def _renew(self) -> None:
         if self._greeted.done() and not self.ended:

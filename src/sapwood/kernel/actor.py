@@ -16,7 +16,7 @@ from contextvars import Context
 from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.clock import Clock
 from sapwood.errors import Crashed, MigrationFailed, SapwoodError, TimedOut, Unavailable, WrongThread
 from sapwood.kernel.alarms import Alarms, TreeAlarms
@@ -187,7 +187,7 @@ class Actor:
         self.limits = limits
         self.database = database
         self.registry = Registry(database, self.host.clock)
-        self.children: dict[Step, Actor] = {}
+        self.children: dict[PathSegment, Actor] = {}
         """The children that are in memory."""
         self.calls: dict[Call, Task[Any]] = {}
         """What runs in it now."""
@@ -330,7 +330,7 @@ class Actor:
             await self.agent.on_start()
             await self.leave()
         except CancelledError:
-            self._failed_to_start(self.dropped or Crashed("on_start was cancelled.", path=self.address.steps))
+            self._failed_to_start(self.dropped or Crashed("on_start was cancelled.", path=self.address.segments))
             raise
         except THE_END:
             raise
@@ -352,7 +352,7 @@ class Actor:
         assert self._start is not None
         if self._start.done():
             return
-        failure = crossing(error, self.address.steps, self.limits.payload_bytes)
+        failure = crossing(error, self.address.segments, self.limits.payload_bytes)
         self._start.set_exception(failure)
         if self.dropped is None:
             where = {"address": str(self.address)}
@@ -433,7 +433,9 @@ class Actor:
         if self.dropped is not None or get_ident() != host.thread:
             self.check_use()
         if call.deadline is not None and call.deadline <= loop.time():
-            raise TimedOut(f"The deadline passed before {self.address}.{call.method} began.", path=self.address.steps)
+            raise TimedOut(
+                f"The deadline passed before {self.address}.{call.method} began.", path=self.address.segments
+            )
         call.reply = reply
         work = self._serve(call, reply, function, args, kwargs, awaits, result)
         self.calls[call] = loop.create_task(work, context=host.context.copy())
@@ -485,7 +487,7 @@ class Actor:
             if failure is None:
                 reply.set_result(value)
             else:
-                reply.set_exception(crossing(failure, self.address.steps, self.limits.payload_bytes))
+                reply.set_exception(crossing(failure, self.address.segments, self.limits.payload_bytes))
         finally:
             self.finished(call)
             self.settle(reply)
@@ -502,7 +504,7 @@ class Actor:
         def expire() -> None:
             if not reply.done():
                 text = f"{self.address}.{call.method} did not answer before its deadline."
-                reply.set_exception(TimedOut(text, path=self.address.steps))
+                reply.set_exception(TimedOut(text, path=self.address.segments))
                 self.cancel(call)
 
         timer = self.host.loop.call_at(deadline, expire)

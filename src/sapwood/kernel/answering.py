@@ -20,8 +20,8 @@ from sapwood.kernel.backup import (
     BACK_UP,
     RESTORE,
     TAKE,
-    back_up,
     back_up_all,
+    backup,
     read_copying,
     restore,
     restore_all,
@@ -109,7 +109,7 @@ class Answering:
         far.transport.answer(CALL_BACK, self._call_back)
         far.transport.answer(SHOW_OUT, self._show_out)
         node.circles.answer(far)
-        far.transport.answer(BACK_UP, partial(self._copy, back_up_all, back_up))
+        far.transport.answer(BACK_UP, partial(self._copy, back_up_all, backup))
         far.transport.answer(RESTORE, partial(self._copy, restore_all, restore))
         far.transport.answer(TAKE, self._take)
 
@@ -429,4 +429,4 @@ def _begun(error: BaseException) -> Exception:
 
 
 def _told(error: Exception, address: Address, limit: int) -> Exception:
-    return error if isinstance(error, SapwoodError) else crossing(error, address.steps, limit)
+    return error if isinstance(error, SapwoodError) else crossing(error, address.segments, limit)

@@ -58,7 +58,7 @@ async def back_up_tree(node: Node, root: Address, target: Path) -> int:
     """Copy one tree into the data folder `target`, which may hold other trees; return how many bytes that were."""
     tree = await node.brought(root, only_files=True)
     if not tree.folder.exists():
-        raise NotFound(f"{root} has no data.", path=root.steps)
+        raise NotFound(f"{root} has no data.", path=root.segments)
     final = tree_folder(target, root)
     if final.exists():
         raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
@@ -98,7 +98,7 @@ def root_of(address: str | None) -> Address | None:
     return found
 
 
-async def back_up(node: Node, target: Path, root: Address | None) -> int:
+async def backup(node: Node, target: Path, root: Address | None) -> int:
     """Copy one tree, or all, whichever node runs them; return how many there were."""
     if node.keeper is not None:
         return await back_up_stored(node.keeper.trees, target, root)
@@ -221,7 +221,7 @@ async def _copied(node: Node, root: Address, source: Path) -> Path:
     """Return a copy of a tree in a backup, which is nobody else's, in the node's folder."""
     copy = tree_folder(source, root)
     if not copy.exists():
-        raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.steps)
+        raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.segments)
     half = _half(tree_folder(node.folder, root))
     await copy_elsewhere(Order(str(copy), str(half), [Part(entry.name) for entry in os.scandir(copy)]))
     return half
@@ -240,7 +240,7 @@ async def back_up_stored(trees: StoredTrees, target: Path, root: Address | None)
     if root is not None:
         state = await trees.tree(root)
         if state is None:
-            raise NotFound(f"{root} has no data.", path=root.steps)
+            raise NotFound(f"{root} has no data.", path=root.segments)
         await put_into(target, root, state)
         return 1
     with until_finished(target) as left:
@@ -315,7 +315,7 @@ async def take(node: Node, key: str, root: Address) -> int:
     assert node.keeper is not None
     data = await node.keeper.archive.get(key)
     if data is None:
-        raise NotFound(f"The archive has no {key!r}.", path=root.steps)
+        raise NotFound(f"The archive has no {key!r}.", path=root.segments)
     half = _half(tree_folder(node.folder, root))
     await write(await asyncio.to_thread(_unpacked, data, key), root, half, node.files)
     await _replace(node, root, half)

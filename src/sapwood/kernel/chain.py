@@ -106,7 +106,7 @@ class ChainBroken(StoredDataError):
 
 def tree_id(root: Address) -> str:
     """Return what a tree is called in the log and in the archive: no name a user chose is part of it."""
-    (step,) = root.steps
+    (step,) = root.segments
     return hashlib.sha256(f"{step.type}\0{step.name}".encode()).hexdigest()[:40]
 
 

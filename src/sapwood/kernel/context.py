@@ -151,7 +151,7 @@ async def in_time(deadline: float | None, address: Address) -> AsyncGenerator[No
     except TimeoutError:
         if not limit.expired():  # a timeout of the agent's own
             raise
-        raise TimedOut(f"{address} did not wake before the deadline.", path=address.steps) from None
+        raise TimedOut(f"{address} did not wake before the deadline.", path=address.segments) from None
 
 
 @contextmanager

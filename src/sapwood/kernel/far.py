@@ -167,7 +167,7 @@ class Far:
                     ended.path = error.path
                     raise ended from None
                 if now + pause > end:
-                    raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.steps) from None
+                    raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.segments) from None
             self.heard_wrong(root)
             await self.directory.until_moved(shard_of(root), pause * (0.5 + random.random()))  # not all at once
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -272,7 +272,7 @@ class FarLine:
                     await exchange.stop()
                 raise
         except Unavailable as error:
-            error.path = error.path or self.address.steps
+            error.path = error.path or self.address.segments
             raise
         finally:
             call.ended = True
@@ -290,7 +290,7 @@ class FarLine:
                 raise
             exchange.drop()
             text = f"{self.address}.{call.method} did not answer before its deadline."
-            raise TimedOut(text, path=self.address.steps) from None
+            raise TimedOut(text, path=self.address.segments) from None
 
     def _message(
         self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any], loans: list[Loan]
@@ -326,7 +326,7 @@ class FarLine:
             return await self._far.open(verb, self.address, message, items=items)
 
     def _target(self, method: Method) -> bytes:
-        steps = cast("Steps", list(self.address.steps))
+        steps = cast("Steps", list(self.address.segments))
         target = self._targets[method.name] = pack(Target(steps, *kind_named(self.kind), method.name))
         return target
 

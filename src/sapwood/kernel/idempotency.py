@@ -157,7 +157,7 @@ class IdempotentCalls:
         return value
 
     def _packed_error(self, error: BaseException, limit: int) -> bytes:
-        path = self._actor.address.steps
+        path = self._actor.address.segments
         packed = pack_error(crossing(error, path, limit))
         if len(packed) <= limit:
             return packed

@@ -309,7 +309,7 @@ class Node:
             given = tree.kinds = {**given, **tree.kinds}
             if tree.destroyed is not None:
                 if alone or (caller is not None and caller.actor.address.root == tree.address):
-                    raise NotFound(f"{tree.address} was destroyed.", path=tree.address.steps)
+                    raise NotFound(f"{tree.address} was destroyed.", path=tree.address.segments)
                 await asyncio.shield(tree.destroyed)
                 continue
             tree.visitors += 1
@@ -346,7 +346,7 @@ class Node:
             self._check_may_open(root, only_files=only_files)
             bringing = self._bringing.get(root)
             if bringing is None:
-                aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
+                aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
                 bringing = self._bringing[root] = self.loop.create_task(
                     self._bring(self.keeper, root, aliases), context=self.context.copy()
                 )
@@ -473,7 +473,7 @@ class Node:
             self._check_may_open(root, only_files=only_files)
             if self.keeper is not None:
                 raise Unavailable(f"{root} is not here.")  # whoever may wait has it brought
-            aliases = kind.aliases if kind is not None and len(address.steps) == 1 else ()
+            aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
             tree = self._make_tree(root, self._folder_of(root, aliases))
         elif tree.is_held and not only_files:
             tree.is_held = self.strikes.quarantined(root)
@@ -484,7 +484,7 @@ class Node:
     def _make_tree(self, root: Address, folder: Path) -> Tree:
         tree = self.trees[root] = Tree(self, self.files, folder, root, self._opened)
         # A root is of one of the app's classes, whichever others have the same type id.
-        own = [known for known in self.roots if known.type == root.steps[0].type]
+        own = [known for known in self.roots if known.type == root.segments[0].type]
         tree.kinds.update({**brought_by(own), **{known.type: known for known in own}})
         tree.is_held = self.strikes.quarantined(root)
         return tree
@@ -602,7 +602,7 @@ class Node:
         for tree in list(self.trees.values()):
             if tree.deletions or tree.stays_awake:
                 continue  # deletions still write to the databases of parents
-            for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.steps)):
+            for actor in sorted(tree.actors.values(), key=lambda actor: -len(actor.address.segments)):
                 if actor.is_idle and actor.last_active <= before:
                     tree.sleep(actor)
             if tree.is_quiet and tree.close():
@@ -636,7 +636,7 @@ class Node:
                 await asyncio.wait({named})
                 if me is not None:
                     await asyncio.wait({me}, timeout=LAST_WORDS)
-                await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.steps))
+                await self._close_tree(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.segments))
                 if tree.folder.exists():
                     self._move_away(tree.folder)
                 if named.exception() is None:

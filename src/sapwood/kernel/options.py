@@ -124,11 +124,11 @@ class OptionWay:
                 try:
                     return await self._attempt(method, args, kwargs)
                 except CircuitOpen as error:
-                    error.path = error.path or self.address.steps
+                    error.path = error.path or self.address.segments
                     raise
                 except SapwoodError as error:
                     failed += 1
-                    if retry is None or not error.retryable or failed >= retry.attempts:
+                    if retry is None or not error.retryable or failed >= retry.max_attempts:
                         raise
                     wait = retry.wait(failed)
                     end = deadline_of(current.get())

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood import tracing
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.errors import Crashed, NotCopyable
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import Call, Running
@@ -160,7 +160,7 @@ def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
     chain: list[Above] = []
     one = caller
     while one is not None:
-        chain.append(Above(cast("Steps", list(one.actor.address.steps)), one.method, one.is_start, one.key))
+        chain.append(Above(cast("Steps", list(one.actor.address.segments)), one.method, one.is_start, one.key))
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
@@ -168,7 +168,7 @@ def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
 
 
 def address_of(steps: Steps) -> Address:
-    return Address(tuple(Step(*step) for step in steps))
+    return Address(tuple(PathSegment(*step) for step in steps))
 
 
 def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:

@@ -68,13 +68,13 @@ class TreeQuestions:
         self._root.begin()
         self._root.execute(f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW}", str(address))  # noqa: S608 - ours
         for owner in gone:
-            for depth in range(1, len(owner.steps)):
-                for socket in by.host.sockets.of(Address(owner.steps[:depth])):
+            for depth in range(1, len(owner.segments)):
+                for socket in by.host.sockets.of(Address(owner.segments[:depth])):
                     known = socket.shown.pop(str(owner), None) is not None
                     if isinstance(socket, Absent):
                         socket.shown[str(owner)] = []
                     if socket.is_protocol and (known or isinstance(socket, Absent)):
-                        by.of(Outbox).put(socket, wire.questions(owner.steps[depth:], ()))
+                        by.of(Outbox).put(socket, wire.questions(owner.segments[depth:], ()))
 
     def below(self, address: Address) -> list[tuple[Address, str]]:
         """Return who waits below an agent, and for what."""

@@ -18,7 +18,7 @@ SHARDS = 4096
 
 def shard_of(root: Address) -> int:
     """Return the slice that a tree belongs to."""
-    return _shard(root.steps[0].name)
+    return _shard(root.segments[0].name)
 
 
 @functools.lru_cache(maxsize=16384)

@@ -140,7 +140,7 @@ class Spending:
                     f"{who}: that takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for {one.address} "
                     f"and all below it {used} are used{f' and {under_way} reserved' if under_way else ''}. "
                     "What is reserved for an answer is max_tokens of the model's settings, or 4096.",
-                    path=one.address.steps,
+                    path=one.address.segments,
                     limit="tokens",
                 )
         if limits.dollars is None:
@@ -149,7 +149,7 @@ class Spending:
             raise OverLimit(
                 f"{who}: nobody knows its price, so Limits(dollars={limits.dollars:g}) for {one.address} and all "
                 "below it could not be kept. Say it with Settings(prices=…).",
-                path=one.address.steps,
+                path=one.address.segments,
                 limit="dollars",
             )
         used, under_way = spent.nanodollars, sum(reservation.nanodollars for reservation in reserved)
@@ -158,7 +158,7 @@ class Spending:
             raise OverLimit(
                 f"{who}: that costs up to ${nanodollars / NANO:.9g}, and of Limits(dollars={limits.dollars:g}) for "
                 f"{one.address} and all below it ${used / NANO:.9g} are spent{also}.",
-                path=one.address.steps,
+                path=one.address.segments,
                 limit="dollars",
             )
 
@@ -234,7 +234,7 @@ class Spending:
             f"{path}/",
         )
         return [
-            Usage(Address.parse(path).steps, run or None, model, *told[:3], cost=Spent(*told).cost)
+            Usage(Address.parse(path).segments, run or None, model, *told[:3], cost=Spent(*told).cost)
             for path, run, model, *told in rows
         ]
 

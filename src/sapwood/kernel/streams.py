@@ -87,7 +87,7 @@ class Channel:
     def _fail(self, actor: Actor, error: BaseException) -> None:
         actor.last_error = describe(error)
         if not self.end.done():
-            self.end.set_exception(crossing(error, actor.address.steps, actor.limits.payload_bytes))
+            self.end.set_exception(crossing(error, actor.address.segments, actor.limits.payload_bytes))
 
     async def put(self, item: Any) -> None:
         """Take an item; wait while there is no room for it."""

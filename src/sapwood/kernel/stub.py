@@ -169,10 +169,10 @@ class Line:
             return await actor.serve(call, function, arguments, named, awaits, method.signature.result)
         except NotBegun as error:
             begun = Unavailable(str(error))  # of something that it asked for: it itself has begun
-            begun.path = error.path or self.address.steps
+            begun.path = error.path or self.address.segments
             raise begun from None
         except Unavailable as error:
-            error.path = error.path or self.address.steps
+            error.path = error.path or self.address.segments
             raise
         except CancelledError:
             # Wanted by somebody above who no longer wants it: it stops. Wanted by anybody else: it goes on, and
@@ -203,7 +203,7 @@ class Line:
             async with in_time(call.deadline, self.address):
                 self._actor = await self._finder.reach(self.address, self.kind, call.caller)
         except Unavailable as error:
-            error.path = error.path or self.address.steps
+            error.path = error.path or self.address.segments
             raise
 
     def stream(self, method: Method, /, *args: Any, **kwargs: Any) -> Any:

@@ -154,7 +154,7 @@ class Tree:
 
     def _account(self, by: int, sql: str) -> None:
         try:
-            if self.ledger.grow(by, self.limits, self.address.steps):
+            if self.ledger.grow(by, self.limits, self.address.segments):
                 self.slices.before_commit("grant", self.ledger.grant)
         except OverLimit:
             if not _frees_space(sql):
@@ -233,7 +233,7 @@ class Tree:
     def has(self, address: Address) -> bool:
         """Return whether an agent was made and not deleted; none is woken."""
         stem = ROOT_STEM
-        for step in address.steps[1:]:
+        for step in address.segments[1:]:
             kind = self.kinds.get(step.type)
             aliases = kind.aliases if kind is not None else ()
             registry = Registry(self.database(stem, self.limits), self.host.clock)
@@ -282,7 +282,7 @@ class Tree:
             raise NotFound(
                 f"{parent.address} has no {address.type} named {address.name!r}. "
                 f"Only {parent.address.type} can create it, with sub_agent().",
-                path=address.steps,
+                path=address.segments,
             )
         if (waiting := self.until_named(parent, row.generation)) is not None:
             await waiting
@@ -323,7 +323,7 @@ class Tree:
             database=database,
         )
         self.actors[address] = actor
-        parent.children[address.steps[-1]] = actor
+        parent.children[address.segments[-1]] = actor
         return actor
 
     def kind_of(self, type_id: str, parent: AgentClass | None = None) -> AgentClass:
@@ -381,8 +381,8 @@ class Tree:
             if self.actors.get(one.address) is one:
                 del self.actors[one.address]
         siblings = actor.parent.children if actor.parent is not None else {}
-        if siblings.get(actor.address.steps[-1]) is actor:
-            del siblings[actor.address.steps[-1]]
+        if siblings.get(actor.address.segments[-1]) is actor:
+            del siblings[actor.address.segments[-1]]
         return found
 
     def live_below(self, actor: Actor) -> list[Actor]:
@@ -395,7 +395,7 @@ class Tree:
 
     def abort(self, address: Address, reason: object) -> None:
         """Stop an agent and those below it; they answer again once `sub_agent` asks for it again."""
-        error = Aborted(reason, path=address.steps)
+        error = Aborted(reason, path=address.segments)
         self.aborted[address] = error
         actor = self.actors.get(address)
         if actor is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.clock import Clock
 from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actor import Actor
@@ -239,7 +239,7 @@ class Waking:
             before = len(actor.calls)
             try:
                 if tree.destroyed is not None:
-                    raise NotFound(path=tree.address.steps)
+                    raise NotFound(path=tree.address.segments)
                 if actor.ready:
                     return self._woods.begin_due(actor)
             finally:
@@ -280,9 +280,9 @@ class Waking:
 
     def _known_as(self, address: Address, told: Mapping[str, AgentClass]) -> tuple[Address, list[AgentClass | None]]:
         """Return an address with the type ids that its classes have now, and those classes."""
-        steps: list[Step] = []
+        steps: list[PathSegment] = []
         kinds: list[AgentClass | None] = []
-        for step in address.steps:
+        for step in address.segments:
             try:
                 kind = told.get(step.type) or resolve(step.type, self._woods.roots)
             except UnknownAgent:
@@ -296,6 +296,6 @@ class Waking:
 
 def _tell(tree: Tree, address: Address, kinds: list[AgentClass | None]) -> None:
     """Have a tree know the classes on the way to an agent, which is stored under a former id perhaps."""
-    for step, kind in zip(address.steps, kinds, strict=True):
+    for step, kind in zip(address.segments, kinds, strict=True):
         if kind is not None:
             tree.kinds.setdefault(step.type, kind)

@@ -84,7 +84,7 @@ class Watchdog:
         self.histogram: Counter[float] = Counter()
         """How many slow slices there were, by the upper bound of their duration in seconds."""
         self.ready = True
-        """False while a slice runs longer than `stuck_slice`."""
+        """False while a slice runs longer than `stuck_after`."""
         self.on_slow: list[Callable[[SlowSlice], None]] = []
         """Told, on the watchdog's thread, of every slow slice when it is first seen."""
         self.slow: dict[str, tuple[int, float]] = {}
@@ -128,11 +128,11 @@ class Watchdog:
         when, cpu = self._last_beat
         computed = self._time.computed() - cpu  # on a busy machine that may be far less than the time that has passed
         task = asyncio.current_task(self._loop)
-        if task is not None and computed >= self._settings.slow_slice:
+        if task is not None and computed >= self._settings.slow_after:
             self._end(self._name(task, self._time.wall() - when))
 
     def _watch(self) -> None:
-        timer = SliceTimer(self._time, beat=BEAT, slow=self._settings.slow_slice)
+        timer = SliceTimer(self._time, beat=BEAT, slow=self._settings.slow_after)
         seen: SlowSlice | None = None
         while not self._running_on.acquire(timeout=BEAT):
             task = asyncio.current_task(self._loop)
@@ -142,15 +142,15 @@ class Watchdog:
                 seen = None
                 self.ready = True
             lasted = timer.seconds
-            if lasted < self._settings.slow_slice or task is None:
+            if lasted < self._settings.slow_after or task is None:
                 continue
             if seen is None:
                 seen = self._name(task, lasted)
                 if seen is not None:
                     self._report(seen, time.monotonic())
-            if lasted >= self._settings.stuck_slice:
+            if lasted >= self._settings.stuck_after:
                 self.ready = False
-            if lasted >= self._settings.fatal_slice:
+            if lasted >= self._settings.fatal_after:
                 self._end(self._name(task, lasted))
 
     def _ended(self, seen: SlowSlice, seconds: float) -> None:

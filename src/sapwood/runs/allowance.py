@@ -52,10 +52,10 @@ class Allowance:
 
     def refusal(self) -> Refusal | None:
         """Return why no other run may begin; None: it may."""
-        most = self._agent.max_runs
+        most = self._agent.max_concurrent_runs
         if most is not None and (going := self._registry.count_open()) >= most:
-            told = f"{going} runs are under way, and max_runs = {most} allows no more."
-            return Refusal(OverLimit(told, limit="max_runs"))
+            told = f"{going} runs are under way, and max_concurrent_runs = {most} allows no more."
+            return Refusal(OverLimit(told, limit="max_concurrent_runs"))
         if not self._is_limited:
             return None
         lineage = [*self._actor.lineage()][::-1]  # root first: those below inherit its limit, and are not to be named
@@ -107,7 +107,7 @@ class Allowance:
     def _over(self, one: Actor, limit: str, what: str, allowed: int, when: str = "") -> OverLimit:
         return OverLimit(
             f"{what}, and Limits({limit}={allowed}) for {one.address} and all below it allow no more.{when}",
-            path=one.address.steps,
+            path=one.address.segments,
             limit=limit,
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
@@ -110,7 +110,7 @@ class RunClients:
             return False
         gates = Gates(self._actor, request_of(socket), "connect", "/", wakes=wakes)
         try:
-            if not await gates.pass_to((Step(row.type, row.name),)):
+            if not await gates.pass_to((PathSegment(row.type, row.name),)):
                 return True
         except Shut:
             return True

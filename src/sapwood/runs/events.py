@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
@@ -29,7 +29,7 @@ LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}
 class Event:
     """Something that happened in an agent, or to a run it does."""
 
-    path: tuple[Step, ...]
+    path: tuple[PathSegment, ...]
     """The agent it happened in, root first."""
     run_id: str | None
     """The run it belongs to; None if the agent does it for nobody."""
@@ -56,7 +56,7 @@ class OwnTurn:
     """What its chunks are stored by."""
     began_at: float
 
-    def started(self, path: tuple[Step, ...]) -> Event:
+    def started(self, path: tuple[PathSegment, ...]) -> Event:
         return Event(path, None, None, 0, self.began_at, "started", {"turn": self.id})
 
 
@@ -138,11 +138,11 @@ class Feed:
     def begin(self, turn: OwnTurn) -> None:
         """A turn of the agent's own begins, or goes on."""
         self.turn = turn
-        tell(self._actor, turn.started(self._actor.address.steps))
+        tell(self._actor, turn.started(self._actor.address.segments))
 
     def say(self, first: int, chunks: list[Any], at: float) -> None:
         """Tell what the turn says."""
-        path = self._actor.address.steps
+        path = self._actor.address.segments
         for number, chunk in enumerate(chunks, first + 1):
             tell(self._actor, Event(path, None, None, number, at, "chunk", chunk))
 
@@ -152,18 +152,18 @@ class Feed:
         if turn is not None and kind is not None:
             now = self._actor.host.clock.now()
             told = {"turn": turn.id, **body}
-            self.last = Event(self._actor.address.steps, None, None, seq, now, kind, told)
+            self.last = Event(self._actor.address.segments, None, None, seq, now, kind, told)
             tell(self._actor, self.last)
 
 
-def ears_of(actor: Actor, path: tuple[Step, ...]) -> list[Ear]:
+def ears_of(actor: Actor, path: tuple[PathSegment, ...]) -> list[Ear]:
     """Return who hears of what happens at this path, told by this agent: those who listen here and above."""
     found: list[Ear] = []
     at: Actor | None = actor
     while at is not None:
         feed = at.found(Feed)
         if feed is not None and feed.ears:
-            level = len(path) - len(at.address.steps)
+            level = len(path) - len(at.address.segments)
             found += [ear for ear in feed.ears if level <= ear.levels]
         at = at.parent
     return found

@@ -131,7 +131,7 @@ class Fanning:
     def _failure(self, number: int, count: int, run: Run) -> PipelineFailed:
         return PipelineFailed(
             f"Step {number} of {count} ({run.agent.type}) did not complete: {run.error or run.reason or run.status}",
-            path=(*self._actor.address.steps, run.agent),
+            path=(*self._actor.address.segments, run.agent),
             step=number,
             run_id=run.id,
         )
@@ -163,7 +163,7 @@ class Twig:
         """Return whether a run of it failed in a way that may pass, and there are attempts left."""
         is_passing = row.status == "interrupted" or (row.status == "error" and row.may_pass)
         retry = self.branch.retry
-        return is_passing and row.cancelled is None and retry is not None and self.tried < retry.attempts
+        return is_passing and row.cancelled is None and retry is not None and self.tried < retry.max_attempts
 
 
 class Fan:

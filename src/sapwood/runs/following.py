@@ -190,7 +190,7 @@ class Following:
         followed.trouble = str(error) or describe(error)
         if followed.child is not None and followed.child.dropped is not None:
             followed.child = None  # it went to sleep, or was aborted: nothing can be read by way of it
-        if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_silence:
+        if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_idle_timeout:
             with suppress(Unavailable):  # then the next time
                 await self._patience.give_up(followed)
         # One that is to stop already is tried again in its time, too.

@@ -76,7 +76,7 @@ class RunsFromOutside(HttpOnly):
         """Answer a request of another server; None if it is for something else, or this agent is not for others."""
         actor = self._actor
         answer = self._answers.get((request.method, request.scope["path"]))
-        if answer is None or not actor.agent.run_by_url or actor.parent is not None:
+        if answer is None or not actor.agent.expose_runs or actor.parent is not None:
             return None
         if (refused := await refused_to_watch(actor, request)) is not None:
             return refused

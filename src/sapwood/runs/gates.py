@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
-from sapwood.address import Address, Step, kebab
+from sapwood.address import Address, PathSegment, kebab
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
@@ -23,7 +23,7 @@ from sapwood.web.request_path import with_path
 
 log = logging.getLogger(__name__)
 
-Path = tuple[Step, ...]
+Path = tuple[PathSegment, ...]
 
 
 class Shut(Exception):
@@ -59,7 +59,7 @@ class Gates:
 
     async def pass_to(self, path: Path) -> bool:
         """Ask every gate on the way. Returns `False` if one of them sleeps and was not asked; raises `Shut`."""
-        request, is_sure, steps = self._request, True, self._actor.address.steps
+        request, is_sure, steps = self._request, True, self._actor.address.segments
         for depth, step in enumerate(path):
             at, rest = Address((*steps, *path[:depth])), _url(path[depth:]) + self._rest
             request, was_asked = await self._ask(at, "on_before_sub_agent", request, rest, step)
@@ -138,5 +138,5 @@ def request_of(socket: Socket) -> Any:
     return HTTPConnection({"type": "websocket", **where, **came_with})
 
 
-def _url(path: Sequence[Step]) -> str:
+def _url(path: Sequence[PathSegment]) -> str:
     return "".join(f"/sub/{quote(kebab(step.type))}/{quote(step.name, safe='')}" for step in path)

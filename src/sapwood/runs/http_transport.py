@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from sapwood import tracing
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import (
     ProtocolMismatch,
     Refused,
@@ -173,7 +173,7 @@ class HttpTransport:
         if trouble.code == RemoteLost.code:
             raise RemoteLost(told)
         if status in NOT_THERE and trouble.code == UNSAID:
-            told = f"{told} The url is that of a class, …/agents/researcher, which says run_by_url = True there."
+            told = f"{told} The url is that of a class, …/agents/researcher, which says expose_runs = True there."
         raise RemoteRefused(told)
 
 
@@ -197,7 +197,7 @@ def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
 
 
 def _question(asked: wire.Asked) -> RemoteQuestion:
-    path = tuple(Step(one.type, one.name) for one in asked.path)
+    path = tuple(PathSegment(one.type, one.name) for one in asked.path)
     return RemoteQuestion(asked.id, asked.tool, asked.arguments, path)
 
 

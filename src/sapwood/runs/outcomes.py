@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
@@ -171,7 +171,7 @@ class Outcomes:
     def tell(self, row: Row) -> None:
         """Tell clients, and those who listen, that a run has started, or how it has ended."""
         self._clients.tell(row)
-        path = (*self._actor.address.steps, Step(row.type, row.name))
+        path = (*self._actor.address.segments, PathSegment(row.type, row.name))
         if ears_of(self._actor, path):
             tell(self._actor, started(path, row) if row.is_open else ended(path, row))
 

@@ -132,7 +132,7 @@ class Driving:
 
     def holds(self, above: Address) -> bool:
         """Return whether this agent, or one below it, waits for the driver."""
-        return any(address.steps[: len(above.steps)] == above.steps for address, _ in self._held)
+        return any(address.segments[: len(above.segments)] == above.segments for address, _ in self._held)
 
 
 def is_again(actor: Actor) -> bool:

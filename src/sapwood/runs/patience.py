@@ -74,14 +74,14 @@ class Patience:
         dues: list[float | None] = [row.deadline_at]
         if not followed.given_up:
             if (away := self._away(followed)) is not None:
-                patience = self._actor.host.settings.run_silence if detached is None else detached["idle_timeout"]
+                patience = self._actor.host.settings.run_idle_timeout if detached is None else detached["idle_timeout"]
                 dues.append(None if patience is None else max(away[0], followed.since) + patience)
             if detached is not None:
                 dues.append(self._budget_ends(followed))
                 if detached["idle_timeout"] is not None:
                     dues.append(self._silent_until(followed, detached["idle_timeout"]))
             elif followed.again:
-                dues.append(self._silent_until(followed, self._actor.host.settings.run_silence))
+                dues.append(self._silent_until(followed, self._actor.host.settings.run_idle_timeout))
         return min((due for due in dues if due is not None), default=None)
 
     def _budget_ends(self, followed: Followed) -> float | None:

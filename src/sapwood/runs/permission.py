@@ -44,7 +44,7 @@ class Permission:
     def is_open_to_all(self, owner: Address, questions: Sequence[Question]) -> bool:
         """Return whether every client above may see the questions of an agent, so that no hook has to be asked."""
         try:
-            kinds = [self._tree.kind_of(step.type) for step in owner.steps]
+            kinds = [self._tree.kind_of(step.type) for step in owner.segments]
         except UsageError:
             return False
         return (
@@ -63,7 +63,7 @@ class Permission:
         A client sees what it may answer. If an agent sleeps whose hooks would have to be asked, a question is shown
         only if its tool names approvers, or if the app does not authenticate clients. The answer passes all hooks.
         """
-        user, owner = request.scope.get("user"), Address((*self._actor.address.steps, *path))
+        user, owner = request.scope.get("user"), Address((*self._actor.address.segments, *path))
         try:
             is_sure = await Gates(self._actor, request, "connect", "/", wakes=False).pass_to(path)
             return [one for one in questions if await self._is_visible(owner, user, one, is_sure=is_sure)]
@@ -109,14 +109,14 @@ class Permission:
     async def _awake_allow(self, owner: Address, user: Any, question: Question) -> bool | None:
         """Ask `may_answer` of the agent that asks and of all above it that are awake; `None` if one sleeps."""
         is_sure = True
-        for depth in range(len(owner.steps), 0, -1):
-            address = Address(owner.steps[:depth])
+        for depth in range(len(owner.segments), 0, -1):
+            address = Address(owner.segments[:depth])
             if not self._tree.kind_of(address.type).overrides("may_answer"):
                 continue
             actor = self._tree.actors.get(address)
             if actor is None or not actor.ready:
                 is_sure = False
-            elif await _asked(actor, user, replace(question, path=owner.steps[depth:])) is not None:
+            elif await _asked(actor, user, replace(question, path=owner.segments[depth:])) is not None:
                 return False
         return True if is_sure else None
 
@@ -162,7 +162,7 @@ class Permission:
                 why = NOT_ALLOWED if live is None else await _asked(live, user, replace(question, path=path))
                 if why is not None:
                     return why
-            path = (actor.address.steps[-1], *path)
+            path = (actor.address.segments[-1], *path)
             actor = actor.parent
         return None
 

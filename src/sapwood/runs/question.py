@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.kernel.context import current
 
 
@@ -23,11 +23,11 @@ class Question:
     """The name of the tool."""
     arguments: Any
     """The arguments of the call."""
-    path: tuple[Step, ...] = ()
+    path: tuple[PathSegment, ...] = ()
     """The path to the agent that asks, from the agent that lists the question. Empty if they are the same."""
     kind: Literal["approval", "client"] = "approval"
     """`approval` if a person has to allow the call, `client` if a client has to run it."""
-    remote: tuple[Step, ...] | None = None
+    remote: tuple[PathSegment, ...] | None = None
     """If another server executes the agent that asks: the path to it there, from the agent that executes the run.
     `path` then leads to the sub-agent that stands for that run."""
     digest: str = field(default="", compare=False)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.errors import InvalidArguments, NotFound, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
@@ -172,7 +172,7 @@ class Questions:
             self._index.put(actor.address, actor.database, text)
 
     def _at(self, path: Path) -> Address:
-        return Address((*self._actor.address.steps, *path))
+        return Address((*self._actor.address.segments, *path))
 
     def _own(self) -> list[Question]:
         return self._actor.of(Served).worker.questions()
@@ -192,7 +192,7 @@ class Questions:
         """Yield the clients of all agents above, each with the path from its agent to this one."""
         address, above = self._actor.address, self._actor.parent
         while above is not None:
-            path = address.steps[len(above.address.steps) :]
+            path = address.segments[len(above.address.segments) :]
             for socket in self._actor.host.sockets.of(above.address):
                 if socket.is_protocol:
                     yield socket, path
@@ -200,7 +200,7 @@ class Questions:
 
     def _show(self, socket: Socket, path: Path, questions: Sequence[Question]) -> None:
         """Tell a client which questions at the end of a path are open now, of those that it may see."""
-        owner = str(Address((*socket.address.steps, *path)))
+        owner = str(Address((*socket.address.segments, *path)))
         if questions or owner in socket.shown or isinstance(socket, Absent):
             if questions or isinstance(socket, Absent):
                 socket.shown[owner] = [one.id for one in questions]
@@ -218,7 +218,7 @@ class Questions:
     def _show_also(self, socket: Socket, path: Path, visible: Sequence[Question]) -> None:
         """Show a client questions that it may see, as far as they are open now, beside those that it knows."""
         if socket.is_open:
-            owner = Address((*socket.address.steps, *path))
+            owner = Address((*socket.address.segments, *path))
             ids = {*socket.shown.get(str(owner), ()), *(one.id for one in visible)}
             self._show(socket, path, [one for one in self._open_at(owner) if one.id in ids])
 
@@ -237,8 +237,10 @@ class Questions:
         return own + [(path, one) for path, questions in self._below() for one in questions]
 
     def _below(self) -> list[tuple[Path, list[Question]]]:
-        depth = len(self._actor.address.steps)
-        return [(owner.steps[depth:], _stored.decode(body)) for owner, body in self._index.below(self._actor.address)]
+        depth = len(self._actor.address.segments)
+        return [
+            (owner.segments[depth:], _stored.decode(body)) for owner, body in self._index.below(self._actor.address)
+        ]
 
     async def approvals(self) -> list[Question]:
         """Return the tool calls of this agent, and of those below it, that wait for a person."""
@@ -414,7 +416,7 @@ class Questions:
 
 
 def _steps(path: Sequence[Named]) -> Path:
-    return tuple(Step(one.type, one.name) for one in path)
+    return tuple(PathSegment(one.type, one.name) for one in path)
 
 
 def digest_of(frame: chat_wire.Incoming) -> str | None:

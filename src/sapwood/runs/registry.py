@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.clock import Clock
 from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.classes import AgentClass, resolve
@@ -121,7 +121,7 @@ class Run:
 
     id: str
     """What it is called by; asking for it again re-attaches."""
-    agent: Step
+    agent: PathSegment
     """Type and name of the sub-agent that does it."""
     status: Status
     """`starting`, `running`, `completed`, `error`, `aborted` or `interrupted`."""
@@ -154,7 +154,7 @@ class Run:
     bytes: int = 0
     """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
     pinned: bool = False
-    """Whether it is kept until `runs.unpin`, whatever `keep_runs` says."""
+    """Whether it is kept until `runs.unpin`, whatever `run_retention` says."""
     progress: Any = None
     """How far it last said it is; `runs.get` knows, `runs.list` does not."""
     milestones: tuple[Any, ...] = ()
@@ -306,7 +306,7 @@ class Registry:
         rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
         return rows[0][0]
 
-    def add(self, id: str, agent: Step, input: Any, **more: Any) -> Row:
+    def add(self, id: str, agent: PathSegment, input: Any, **more: Any) -> Row:
         """Store a run that is about to start."""
         self._db.ensure(RUNS)
         columns = {
@@ -363,7 +363,7 @@ def shown(row: Row) -> Run:
     """Return a run as users see it."""
     return Run(
         id=row.id,
-        agent=Step(row.type, row.name),
+        agent=PathSegment(row.type, row.name),
         status=row.status,  # pyright: ignore[reportArgumentType]
         input=msgspec.json.decode(row.input),
         output=None if row.output is None else msgspec.json.decode(row.output),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import NotFound, Refused, RemoteRefused, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.runs.decisions import Decisions
@@ -126,7 +126,7 @@ def _parsed(id: str) -> tuple[Path, str]:
         return (), id
     try:
         *path, own = msgspec.json.decode(id, type=list[str | tuple[str, str]])
-        return tuple(Step(*step) for step in path if not isinstance(step, str)), str(own)
+        return tuple(PathSegment(*step) for step in path if not isinstance(step, str)), str(own)
     except (msgspec.MsgspecError, ValueError):
         raise Refused(NOT_ALLOWED) from None
 

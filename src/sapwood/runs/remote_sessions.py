@@ -187,7 +187,7 @@ class RemoteSessions:
         """Return an agent that has the URL and the token of one that may be deleted, and no database."""
         tree, kind = self._root.home, self._root.kind
         assert isinstance(tree, Tree)
-        for step in address.steps[1:]:
+        for step in address.segments[1:]:
             kind = tree.kind_of(step.type, kind)
         gone = Database(
             self._db.path.with_name("deleted.db"),

@@ -68,4 +68,4 @@ def check(name: str, keep: object) -> None:
     rules: Any = keep.items() if isinstance(keep, Mapping) else [(object, keep)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     for cls, rule in rules:
         if not isinstance(cls, type) or not isinstance(rule, Retention):
-            raise UsageError(f"{name}.keep_runs: write Retention(…), or {{Researcher: Retention(…)}}.")
+            raise UsageError(f"{name}.run_retention: write Retention(…), or {{Researcher: Retention(…)}}.")

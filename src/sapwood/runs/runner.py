@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from sapwood import tracing
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.family import Family
@@ -54,7 +54,7 @@ MANY_DETACHED = 50
 """How many runs that nobody waits for are more than somebody may have meant to have at once."""
 UNKNOWN = object()
 """Stands for an input that is not stored."""
-ANY_RUN = Run("r", Step("Agent", "a"), "completed", None)
+ANY_RUN = Run("r", PathSegment("Agent", "a"), "completed", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,9 @@ class Runs:
         self._check_wanted(wish)
         refusal = self._allowance.refusal()
         remote = self._remote(kind, id)
-        row = self._add(id, Step(kind.type, wish.child or id), text, wish, remote=remote, refused=refusal is not None)
+        row = self._add(
+            id, PathSegment(kind.type, wish.child or id), text, wish, remote=remote, refused=refusal is not None
+        )
         if refusal is not None:
             self._outcomes.end(row, "error", error=str(refusal.error), reason=refusal.error.code)
             return self._outcomes.row(id)
@@ -194,7 +196,7 @@ class Runs:
         """Store a run that is not to begin any more."""
         kind, id = known(cls), self.id_of(wish)
         if self.registry.get(id) is None:
-            row = self._add(id, Step(kind.type, id), text_of(input), wish)
+            row = self._add(id, PathSegment(kind.type, id), text_of(input), wish)
             self._outcomes.end(row, "aborted", reason=reason, cancelled=reason)
 
     def id_of(self, wish: Wish) -> str:
@@ -227,7 +229,7 @@ class Runs:
             raise Refused("What this run would be part of was cancelled.")
 
     def _add(
-        self, id: str, agent: Step, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
+        self, id: str, agent: PathSegment, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
     ) -> Row:
         clock = self._actor.host.clock
         options: dict[str, Any] = {}
@@ -333,7 +335,7 @@ class Runs:
         except TimeoutError:
             if not limit.expired():
                 raise
-            path = (*self._actor.address.steps, run.agent)
+            path = (*self._actor.address.segments, run.agent)
             raise TimedOut(f"The run {run.id!r} did not end before the deadline. It continues.", path=path) from None
         if row.is_open and (work := self.work()) is not None:
             work.progressed()

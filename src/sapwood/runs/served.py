@@ -287,7 +287,7 @@ class Served:
                 for number, text in enumerate(texts, first + 1)
             ],
         )
-        if ears_of(self._actor, self._actor.address.steps):
+        if ears_of(self._actor, self._actor.address.segments):
             for number, text in enumerate(texts, first + 1):
                 self._tell("chunk", run, number, msgspec.json.decode(text), at)
 
@@ -309,7 +309,7 @@ class Served:
         """Return something that happened in a run this agent does."""
         given = self.given(run)
         return Event(
-            path=self._actor.address.steps,
+            path=self._actor.address.segments,
             run_id=run,
             parent_run_id=None if given is None else parent_run(given),
             seq=seq,

@@ -76,7 +76,7 @@ class Watchers(HttpOnly):
 async def _lines(
     actor: Actor, watch: Watch, gates: Gates, projection: wire.Events | Helix, media: str
 ) -> AsyncGenerator[bytes, None]:
-    host, depth = actor.host, len(actor.address.steps)
+    host, depth = actor.host, len(actor.address.segments)
     streams, admitted = host.shared(OpenStreams), dict[Path, bool]()
     streams.readers.add(watch)
     try:

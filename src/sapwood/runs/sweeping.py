@@ -105,7 +105,7 @@ class Sweeper:
 
     async def run_ended(self) -> None:
         """A run is over, and told: have somebody look in time whether it, or an older one, has to go."""
-        if any(rule.is_limited for rule in rules_of(self._agent.keep_runs)):
+        if any(rule.is_limited for rule in rules_of(self._agent.run_retention)):
             await self._until_free()
             self._look_in_time()
 
@@ -178,7 +178,7 @@ class Sweeper:
         for type_, count, size, oldest in self._db.execute(
             f"SELECT type, count(*), sum(bytes), min(ended_at) FROM sapwood_runs WHERE {OVER} GROUP BY type"  # noqa: S608 - ours
         ):
-            owner, rule = rule_of(self._agent.keep_runs, self._class_of(type_))
+            owner, rule = rule_of(self._agent.run_retention, self._class_of(type_))
             if rule.is_limited:
                 group = groups.setdefault(owner, Group(owner, rule))
                 group.types.append(type_)

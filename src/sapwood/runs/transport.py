@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from sapwood.address import Step
+from sapwood.address import PathSegment
 from sapwood.errors import UsageError
 from sapwood.runs.contract import Progress
 
@@ -99,7 +99,7 @@ class RemoteQuestion:
     """The name of the tool."""
     arguments: Any
     """The arguments of the call."""
-    path: tuple[Step, ...] = ()
+    path: tuple[PathSegment, ...] = ()
     """The path to the agent that asks, from the one that executes the run."""
 
 

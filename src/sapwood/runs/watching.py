@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sapwood.address import Address, Step
+from sapwood.address import Address, PathSegment
 from sapwood.errors import InvalidArguments, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.deletion import child_stem
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 256
 
-Path = tuple[Step, ...]
+Path = tuple[PathSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Watch:
         self._actor, self._tree = actor, tree
         self._cursor_chars = actor.host.timings.event_cursor_chars
         self._levels = LEVELS[depth]
-        self._top = Node(actor.address.steps, "", actor.stem, actor.database)
+        self._top = Node(actor.address.segments, "", actor.stem, actor.database)
         self._cursor = Cursor(actor.address, actor.stem)
         if after:
             self._cursor.read(after)
@@ -211,9 +211,9 @@ class Watch:
         if not (database.exists and database.has(CHILDREN)):
             return []
         found = ChildRegistry(database, self._actor.host.clock).page(None, after, PAGE)
-        return [(one.generation, self._child(node, Step(one.type, one.name), one.generation)) for one in found]
+        return [(one.generation, self._child(node, PathSegment(one.type, one.name), one.generation)) for one in found]
 
-    def _child(self, node: Node, step: Step, generation: int) -> Node:
+    def _child(self, node: Node, step: PathSegment, generation: int) -> Node:
         stem = child_stem(node.stem, generation)
         database = self._tree.database(stem, self._actor.limits)
         key = f"{node.key}.{generation}" if node.key else str(generation)
@@ -247,7 +247,7 @@ class Watch:
         shelf = self._cursor.shelf(node.key)
         if row is None or shelf.is_done(row.number):
             return
-        path, place = (*node.path, Step(row.type, row.name)), shelf.place(row.number)
+        path, place = (*node.path, PathSegment(row.type, row.name)), shelf.place(row.number)
         self._known[path, id] = shelf, place
         if place.seq == 0:
             place.seq = 1
@@ -272,7 +272,7 @@ class Watch:
             yield ended(path, row)
 
     def _started(self, node: Node, row: Row, child: Database | None) -> Event:
-        event = started((*node.path, Step(row.type, row.name)), row)
+        event = started((*node.path, PathSegment(row.type, row.name)), row)
         if self._input == "full":
             caller = self._tree.actors.get(Address(node.path))
             with suppress(StoredDataError, Unavailable):  # then the preview is all there is
@@ -297,7 +297,7 @@ class Watch:
         found = ChildRegistry(node.database, self._actor.host.clock).find(
             types_of(row.type, self._tree.kinds), row.name
         )
-        return None if found is None else self._child(node, Step(row.type, row.name), found.generation)
+        return None if found is None else self._child(node, PathSegment(row.type, row.name), found.generation)
 
     async def _own_run(self, id: str) -> AsyncGenerator[Event, None]:
         """Yield what is stored of a run that the agent itself does, and was not told yet."""

@@ -239,7 +239,7 @@ async def lived(
 ) -> AsyncGenerator[W, None]:
     """Run an app in a world of this kind, as `running` does."""
     with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
-        changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_slice": SLOW, **settings})
+        changed = replace(app.settings, **{"data": folder, "check_state": True, "slow_after": SLOW, **settings})
         world = kind(app, changed, slow_slices=slow_slices, timings=timings)
         await world.start()
         try:

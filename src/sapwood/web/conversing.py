@@ -194,7 +194,7 @@ class Conversations:
             return
         kept = Kept(
             socket.id,
-            cast("Steps", list(socket.address.steps)),
+            cast("Steps", list(socket.address.segments)),
             *kind_named(kind),
             socket.path,
             socket.query,

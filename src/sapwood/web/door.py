@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
-from sapwood.address import Address, Step, kebab
+from sapwood.address import Address, PathSegment, kebab
 from sapwood.errors import InvalidName, Unavailable
 from sapwood.escapes import escape_controls
 from sapwood.kernel.actor import Actor
@@ -331,8 +331,8 @@ class Door:
 
     async def _exists(self, kind: AgentClass, root: Address) -> bool:
         """Return whether a root has data or is in memory, also by a former name of its class."""
-        for type in (root.steps[0].type, *kind.aliases):
-            if await self._node.exists(Address.root_of(type, root.steps[0].name)):
+        for type in (root.segments[0].type, *kind.aliases):
+            if await self._node.exists(Address.root_of(type, root.segments[0].name)):
                 return True
         return False
 
@@ -346,7 +346,7 @@ class Door:
     async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
         """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
         if (hop := routing.parse_hop(path, lambda _: True)) is not None:
-            hook, step = parent.agent.on_before_sub_agent, Step(hop.segment, hop.name)
+            hook, step = parent.agent.on_before_sub_agent, PathSegment(hop.segment, hop.name)
             await self._asked(parent, "on_before_sub_agent", hook, request, step)
         raise refusal(404)
 
@@ -357,7 +357,7 @@ class Door:
             raise refusal(400)
         if kind is None:
             raise refusal(404)
-        step = Step(kind.type, hop.name)
+        step = PathSegment(kind.type, hop.name)
         given = with_path(request, path)
         answer = await self._asked(parent, "on_before_sub_agent", parent.agent.on_before_sub_agent, given, step)
         path = hop.rest
@@ -367,7 +367,7 @@ class Door:
         # It may have gone to sleep after it was asked; whoever used it then would open its file a second time.
         parent = await self._node.reach(parent.address, parent.kind, None)
         if not parent.registry.has(kind.type_ids, hop.name):
-            if not getattr(kind.cls, "made_by_url", False):
+            if not getattr(kind.cls, "create_from_url", False):
                 raise refusal(404, f"{kind.type} {hop.name!r} not found")
             self._count_new(request.scope.get("user"), request)
             await self._clients(parent).perform("sub_agent", parent.agent.sub_agent, kind.cls, hop.name)

@@ -34,7 +34,7 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.kernel.actor import Actor, row_id
-from sapwood.kernel.backup import back_up, restore, root_of
+from sapwood.kernel.backup import backup, restore, root_of
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
@@ -192,14 +192,14 @@ class Operator:
     async def _find(self, address: Address) -> tuple[Tree, Address, str]:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not await self._node.exists(address.root):
-            raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.steps)
+            raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.segments)
         tree = await self._node.brought(address.root, only_files=True)
         stem, here = ROOT_STEM, address.root
-        for step in address.steps[1:]:
+        for step in address.segments[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
             if row is None:
                 why = self._no_child(tree, stem, here, f"{step.type}:{step.name}")
-                raise NotFound(f"There is no {address}: {why}", path=address.steps)
+                raise NotFound(f"There is no {address}: {why}", path=address.segments)
             stem, here = child_stem(stem, row.generation), here.child(*step)
         return tree, here, stem
 
@@ -268,7 +268,7 @@ class Operator:
             kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
         except UnknownAgent:
             text = f"{found} has set no state yet, and what its class begins with only a running server knows."
-            raise NotFound(text, path=found.steps) from None
+            raise NotFound(text, path=found.segments) from None
         return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
 
     async def methods(self, address: str) -> bytes:
@@ -286,7 +286,7 @@ class Operator:
             tree.slices.commit()
             database = self._database(tree, stem)
             if not database.exists:
-                raise NotFound(f"{found} has stored nothing yet.", path=found.steps)
+                raise NotFound(f"{found} has stored nothing yet.", path=found.segments)
             columns, values = database.look(sql, arguments, MOST_ROWS + 1)
         return {
             "columns": columns,
@@ -307,9 +307,9 @@ class Operator:
     async def call(self, address: str, method: str, arguments: list[Any]) -> AsyncIterator[bytes]:
         """Call a public method with JSON arguments; yields the result as JSON, or each item of a stream."""
         where = Address.parse(address)
-        if not any(where.steps[0].type in kind.type_ids for kind in self._node.roots):
+        if not any(where.segments[0].type in kind.type_ids for kind in self._node.roots):
             names = ", ".join(kind.type for kind in self._node.roots) or "none"
-            raise UnknownAgent(f"{where.steps[0].type} is not a root of this app. Roots: {names}.")
+            raise UnknownAgent(f"{where.segments[0].type} is not a root of this app. Roots: {names}.")
         actor = await self._reach(where)
         called = actor.kind.method(method)
         stub = self._node.stub_of(actor)
@@ -367,7 +367,7 @@ class Operator:
         if not meant and (id != ALL or not letters):
             there = ", ".join(letter["id"] for letter in letters[:10]) or "none"
             what = "no dead letters" if id == ALL else f"no dead letter {id!r}. There are: {there}"
-            raise NotFound(f"{address} has {what}.", path=Address.parse(address).steps)
+            raise NotFound(f"{address} has {what}.", path=Address.parse(address).segments)
         done = 0
         for letter in meant:
             actor = await self._reach(Address.parse(letter["agent"]))
@@ -398,7 +398,7 @@ class Operator:
         tree.visitors += 1
         try:
             # The root may have had another type id when an entry was made.
-            owners = [Address((*root.steps, *owner.steps[1:])) for owner, _ in tree.alarms.with_dead_letters()]
+            owners = [Address((*root.segments, *owner.segments[1:])) for owner, _ in tree.alarms.with_dead_letters()]
             for owner in dict.fromkeys(owners):
                 await asyncio.sleep(0)  # to look must not hold up those who work
                 if tree.destroyed is not None or len(found) > MOST_ROWS:
@@ -487,11 +487,11 @@ class Operator:
         """Let the tree of an agent run again that was put in quarantine."""
         root = Address.parse(address).root
         if not self._node.strikes.release(root):
-            raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.steps)
+            raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.segments)
 
-    async def back_up(self, folder: str, address: str | None = None) -> int:
+    async def backup(self, folder: str, address: str | None = None) -> int:
         """Copy all trees, or one, into a folder; return how many."""
-        return await back_up(self._node, Path(folder), root_of(address))
+        return await backup(self._node, Path(folder), root_of(address))
 
     async def restore(self, folder: str, address: str | None = None) -> int:
         """Put all trees of a backup back, or one; return how many."""
@@ -608,7 +608,7 @@ class OperatorDoor:
             operator.release(str(address))
             return JSONResponse({})
         if what == "backup":
-            return JSONResponse({"trees": await operator.back_up(str(asked["folder"]), address)})
+            return JSONResponse({"trees": await operator.backup(str(asked["folder"]), address)})
         if what == "restore":
             return JSONResponse({"trees": await operator.restore(str(asked["folder"]), address)})
         return JSONResponse({"error": f"An operator cannot ask for {what!r}."}, 404)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sapwood.errors import Step
+from sapwood.errors import PathSegment
 
 _text = msgspec.json.Encoder().encode
 
@@ -20,7 +20,7 @@ class Told(Protocol):
     """An event, as far as a wire is concerned."""
 
     @property
-    def path(self) -> tuple[Step, ...]: ...
+    def path(self) -> tuple[PathSegment, ...]: ...
     @property
     def run_id(self) -> str | None: ...
     @property

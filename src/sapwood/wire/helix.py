@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import Step
+from sapwood.errors import PathSegment
 from sapwood.wire.events import Told, milliseconds
 
 SUBAGENT = "subagent__"
@@ -35,7 +35,7 @@ STATUS = {"starting": "running", "error": "failed", "aborted": "terminated"}
 
 
 @functools.lru_cache(maxsize=1024)
-def session_id(path: tuple[Step, ...]) -> str:
+def session_id(path: tuple[PathSegment, ...]) -> str:
     """Return the id of the session of an agent; `Address.parse` reads it back."""
     return str(Address(path))
 
@@ -191,7 +191,7 @@ class Given(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def agent(self) -> Step: ...
+    def agent(self) -> PathSegment: ...
     @property
     def status(self) -> str: ...
     @property
@@ -214,7 +214,7 @@ def sub_session_ref(
     """Return a reference to a run of this caller, under all the names that Helix has for its fields."""
     told: dict[str, Any] = {
         "id": run.id,
-        "subSessionId": session_id((*caller.steps, run.agent)),
+        "subSessionId": session_id((*caller.segments, run.agent)),
         "toolCallId": run.tool_call,
         "parentToolCallId": run.tool_call,
         "agentType": run.agent.type,

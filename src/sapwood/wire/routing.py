@@ -72,7 +72,7 @@ def parse_hop(path: str, is_class: Callable[[str], bool]) -> Hop | None:
 
 def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
     """Return the path of an agent; what it names is exactly this agent, or there is none."""
-    root, *below = address.steps
+    root, *below = address.segments
     if quote(root.name, safe=AS_IS) != root.name or _is_dots(root.name):
         raise UsageError(
             f"A root named {root.name!r} has no URL: the name of a root is taken from a URL as it stands there, and "

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sapwood.errors import Step
+from sapwood.errors import PathSegment
 
 EVENT = "agent-tool-event"
 QUESTIONS = "sapwood_questions"
@@ -50,10 +50,10 @@ class Asked(Protocol):
     @property
     def digest(self) -> str: ...
     @property
-    def remote(self) -> Sequence[Step] | None: ...
+    def remote(self) -> Sequence[PathSegment] | None: ...
 
 
-def questions(path: Sequence[Step], asked: Sequence[Asked], *, refused: tuple[str, str] | None = None) -> str:
+def questions(path: Sequence[PathSegment], asked: Sequence[Asked], *, refused: tuple[str, str] | None = None) -> str:
     """Tell the open questions of the agent at the end of a path; `refused`: an answer that was not taken, and why."""
     frame: dict[str, Any] = {"type": QUESTIONS, "path": _path(path), "questions": [_question(one) for one in asked]}
     if refused is not None:
@@ -61,7 +61,7 @@ def questions(path: Sequence[Step], asked: Sequence[Asked], *, refused: tuple[st
     return _text(frame).decode()
 
 
-def question(asked: Asked, path: Sequence[Step]) -> dict[str, Any]:
+def question(asked: Asked, path: Sequence[PathSegment]) -> dict[str, Any]:
     """Return one question, with who asks."""
     return {"path": _path(path), **_question(asked)}
 
@@ -72,5 +72,5 @@ def _question(asked: Asked) -> dict[str, Any]:
     return {**told, "digest": asked.digest}
 
 
-def _path(path: Sequence[Step]) -> list[dict[str, str]]:
+def _path(path: Sequence[PathSegment]) -> list[dict[str, str]]:
     return [{"type": step.type, "name": step.name} for step in path]

@@ -42,7 +42,7 @@ def epoch_of(root: Address) -> int:
 class Lines(Agent):
     """A list at any depth."""
 
-    made_by_url = True
+    create_from_url = True
     migrations = (
         "CREATE TABLE items (number INTEGER PRIMARY KEY, item TEXT NOT NULL, writer TEXT NOT NULL, epoch INT) STRICT",
         "CREATE TABLE due (item TEXT NOT NULL, due REAL NOT NULL) STRICT",
@@ -63,7 +63,7 @@ class Lines(Agent):
         return length
 
     def _append(self, item: str) -> int:
-        epoch = epoch_of(Address(self.address.steps[:1]))
+        epoch = epoch_of(Address(self.address.segments[:1]))
         self.sql("INSERT INTO items (item, writer, epoch) VALUES (?, ?, ?)", item, writer(), epoch)
         return self._length()
 
@@ -155,4 +155,4 @@ class Ledger(Lines):
         return str(done.output) if done.ok else f"{done.status}: {done.error or done.reason}"
 
 
-app = App(agents=[Ledger], settings=Settings(slow_slice=30.0))
+app = App(agents=[Ledger], settings=Settings(slow_after=30.0))

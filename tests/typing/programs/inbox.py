@@ -12,9 +12,9 @@ from sapwood import (
     App,
     Breaker,
     NotFound,
+    PathSegment,
     Retry,
     Settings,
-    Step,
     SubAgent,
     SubAgentStatus,
     Subtree,
@@ -83,7 +83,7 @@ class Inbox(Agent[Stats]):
         notebook = with_options(
             await self.sub_agent(Notebook, book),
             timeout=5,
-            retry=Retry(attempts=5),
+            retry=Retry(max_attempts=5),
             idempotency_key=id,
             breaker=Breaker(failures=5, reset_after=30),
         )
@@ -109,7 +109,7 @@ async def main() -> None:
             deep = await page.get_agent(Inbox, "alice", sub=((Inbox, "a"), (Notebook, "b"), (Inbox, "c"), (Page, "d")))
             assert_type(deep, Page)
         except NotFound as error:
-            assert_type(error.path, tuple[Step, ...])
+            assert_type(error.path, tuple[PathSegment, ...])
             print(error.path[-1].name, error.code, error.retryable)
 
 

@@ -156,7 +156,7 @@ class Door:
             return Answer("aborted") if is_over else Answer(RUNNING, waits=True)
         answer: Answer | None = await _done(actor, _stands, actor, id)
         if answer is None:
-            raise NotFound(f"{address} has no turn or run {id!r}.", path=address.steps)
+            raise NotFound(f"{address} has no turn or run {id!r}.", path=address.segments)
         return answer
 
     async def _is_over_above(self, address: Address, id: str) -> bool:
@@ -187,9 +187,9 @@ class Door:
     async def _reach(self, address: Address) -> Actor:
         node = self._driver.node
         if not await node.exists(address.root):
-            raise NotFound(f"There is no {address.root}.", path=address.steps)
+            raise NotFound(f"There is no {address.root}.", path=address.segments)
         if not (await node.brought(address)).has(address):
-            raise NotFound(f"There is no {address}.", path=address.steps)
+            raise NotFound(f"There is no {address}.", path=address.segments)
         try:
             return await node.reach(address, None, None)
         except (Aborted, Quarantined, Unavailable):

@@ -28,7 +28,7 @@ CREATE TABLE sapwood_runs (
     ended_at      REAL,
     given_by      TEXT,                        -- the fiber, or stored call, that gave it, and may come by it again
     bytes         INTEGER NOT NULL DEFAULT 0,  -- what its sub-agent holds, with all below, when last measured
-    pinned        INTEGER NOT NULL DEFAULT 0   -- 1 if it is kept whatever keep_runs says
+    pinned        INTEGER NOT NULL DEFAULT 0   -- 1 if it is kept whatever run_retention says
 ) STRICT;
 
 CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('starting', 'running');

@@ -52,7 +52,7 @@ class Sharing:
 
     def worker(self, root: Address) -> int:
         """Return which worker runs a tree."""
-        numbers = self._numbers[self.types.get(root.steps[0].type, PLAIN)]
+        numbers = self._numbers[self.types.get(root.segments[0].type, PLAIN)]
         return numbers[shard_of(root) * len(numbers) // SHARDS]
 
     def suffix(self, number: int) -> str:
