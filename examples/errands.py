@@ -101,7 +101,7 @@ class Office(Agent):
         return [str(row["thing"]) for row in self.sql("SELECT thing FROM shelf")]
 
     async def stopped(self) -> list[str]:
-        return [run.input["what"] for run in self.runs.list("aborted")]
+        return [run.input["what"] for run in self.runs.list("cancelled")]
 
     async def status(self, id: str) -> str:
         run = self.runs.get(id)

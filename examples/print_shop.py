@@ -120,7 +120,7 @@ def status_of(one: dict[str, Any]) -> RemoteStatus:
     if one["state"] == "done":
         return RemoteStatus("completed", one["printed"], output=one["printed"])
     if one["state"] == "stopped":
-        return RemoteStatus("aborted", one["printed"], reason="stopped")
+        return RemoteStatus("cancelled", one["printed"], reason="stopped")
     return RemoteStatus("running", one["printed"])
 
 

@@ -78,7 +78,9 @@ class Editor(Agent):
 
     # --8<-- [end:fiber]
     async def losers(self) -> list[str]:
-        return [f"{run.agent.type}: {run.reason}" for run in self.runs.list("aborted")]
+        return [
+            f"{run.agent.type}: {run.reason}" for run in self.runs.list("cancelled")
+        ]
 
 
 async def main(data: str) -> None:

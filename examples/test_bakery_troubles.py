@@ -48,7 +48,7 @@ async def test_who_cancels_cuts_off_the_model(monkeypatch: pytest.MonkeyPatch) -
         assert await shop.turns.cancel()
 
         turn = await asking
-        assert (turn.status, model.cancelled) == ("aborted", 1)
+        assert (turn.status, model.cancelled) == ("cancelled", 1)
 
 
 # --8<-- [end:cancel]
@@ -64,7 +64,7 @@ async def test_a_model_that_fails_ends_the_turn(
 
         turn = await shop.send("What is there?")
 
-    assert turn.status == "error"
+    assert turn.status == "failed"
     assert "The model is out of order." in str(turn.error)
 
 

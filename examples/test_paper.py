@@ -48,7 +48,7 @@ async def test_a_crash_costs_nothing_that_was_finished(
         editor = await world.get_agent(Editor, "daily")
         writing = asyncio.create_task(editor.send("Write about salt."))
         async for event in editor.subscribe("children"):
-            if event.kind == "finished":  # the archive; the researcher still speaks
+            if event.kind == "completed":  # the archive; the researcher still speaks
                 break
         _, archive = await editor.all_runs()
 

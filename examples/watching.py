@@ -73,7 +73,7 @@ PAGE = """<!doctype html>
       panel.querySelector("p").textContent += event.body.delta
     if (event.kind === "progress")
       panel.querySelector("small").textContent = event.body.message
-    if (["finished", "error", "aborted", "interrupted"].includes(event.kind))
+    if (["completed", "failed", "cancelled", "interrupted"].includes(event.kind))
       panel.querySelector("small").textContent = event.kind
   }
 </script>
@@ -105,7 +105,7 @@ async def main(data: str) -> None:
         # --8<-- [start:again]
         async for event in desk.subscribe("tree", after=cursor):
             print(shown(event))
-            if event.kind == "finished" and event.path[-1].type == "Writer":
+            if event.kind == "completed" and event.path[-1].type == "Writer":
                 break
         # --8<-- [end:again]
 

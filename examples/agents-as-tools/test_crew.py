@@ -120,7 +120,7 @@ async def test_stop_stops_the_helpers_too(
 
     assert await me.turns.cancel()
 
-    assert (await asked).status == "aborted"
+    assert (await asked).status == "cancelled"
     for run in runs:
         helper = await world.get_agent(Assistant, "me", sub=[(Researcher, run)])
         assert not await helper.turns.cancel()  # nothing goes on there

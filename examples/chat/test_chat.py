@@ -93,7 +93,7 @@ async def test_a_failure_is_told_in_words(world: World) -> None:
 
     turn = await me.send("Fail, please")
 
-    assert turn.status == "error"
+    assert turn.status == "failed"
     assert "when it is told to" in str(turn.error)
 
 

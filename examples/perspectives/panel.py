@@ -223,7 +223,7 @@ class Panel(Agent[Shown]):
 
     def _failures(self, id: str) -> list[Run]:
         """Return the runs of a discussion that failed by now."""
-        failed = self.runs.list("error")
+        failed = self.runs.list("failed")
         return [run for run in failed if run.id.startswith(f"{id}-")]
 
     def is_readonly(self, connection: Connection) -> bool:

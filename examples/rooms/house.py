@@ -134,7 +134,7 @@ class Inbox(Agent[Shown]):
                     continue
                 if event.kind == "chunk" and event.body["type"] == "text-delta":
                     yield event.body["delta"]
-                elif event.kind in ("finished", "error", "aborted"):
+                elif event.kind in ("completed", "failed", "cancelled"):
                     break
 
     # --8<-- [end:listen]

@@ -227,7 +227,7 @@ class Agent(Generic[S]):
         if method == "_sapwood_follow_run":
             self._actor.of(Outcomes).gave_up(arguments["run"], error)
         elif method == "_sapwood_serve_run":
-            self._actor.of(Served).ended(arguments["run"], "error", error=error)
+            self._actor.of(Served).ended(arguments["run"], "failed", error=error)
 
     def __init_subclass__(
         cls,

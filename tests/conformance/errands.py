@@ -159,7 +159,7 @@ async def running(agent: Any, id: str) -> Run:
 
 async def over(agent: Any, id: str) -> Run:
     """Wait until a run is over, for good; return it."""
-    return await status(agent, id, "completed", "error", "aborted")
+    return await status(agent, id, "completed", "failed", "cancelled")
 
 
 def frames(client: Client, run: str | None = None, *, replay: bool | None = None) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ async def leading(
 
 def check_refused(end: End, limit: str, address: str) -> None:
     status, reason, error = end
-    assert (status, reason) == ("error", "over_limit")
+    assert (status, reason) == ("failed", "over_limit")
     assert f"Limits({limit}=" in (error or "")
     assert f"for {address} and all below it" in (error or "")
 

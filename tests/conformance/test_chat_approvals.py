@@ -426,6 +426,6 @@ async def test_what_ran_beside_a_call_that_waits_is_kept_also_after_a_turn_that_
         assert turn.status == "waiting"
         await agent.questions.approve("p2")
 
-        assert await over(agent, 2) == [(first.id, "aborted"), (turn.id, "completed")]
+        assert await over(agent, 2) == [(first.id, "cancelled"), (turn.id, "completed")]
         assert cls.log == ["looked", 2]
         assert open_calls(json.loads(await agent.seen_by_model())) == set()

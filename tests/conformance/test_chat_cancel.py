@@ -84,7 +84,7 @@ async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was
         await cancel(client, "r1")
         end = await done(client, "r1")
 
-        assert (end["outcome"], end["messageIds"]) == ("aborted", ["u1"])
+        assert (end["outcome"], end["messageIds"]) == ("cancelled", ["u1"])
         assert model.cancelled == 1
         gate.set()
         await asyncio.sleep(0.05)
@@ -117,7 +117,7 @@ async def test_a_turn_cancelled_before_the_model_is_asked_never_asks_it() -> Non
         await asyncio.sleep(0.02)
         gate.set()
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         assert model.asked == []
         agent = await one.world.get_agent(cls, "t")
         assert [message["role"] for message in await agent.conversation.messages()] == ["user"]
@@ -132,7 +132,7 @@ async def test_a_cancel_in_the_same_moment_as_the_request_never_asks_the_model()
         await say(client, "r1", "hi")
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         assert len(model.asked) == model.cancelled
 
 
@@ -196,7 +196,7 @@ async def test_a_turn_that_waits_in_the_queue_can_be_cancelled_and_is_never_run(
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "aborted"
+        assert (await done(client, "r2"))["outcome"] == "cancelled"
         gate.set()
         await done(client, "r1")
         assert len(model.asked) == 1
@@ -269,7 +269,7 @@ async def test_a_cancel_is_not_forgotten_when_the_process_dies() -> None:
         agent = await one.world.get_agent(cls, "t")
         assert len(model.asked) == 1
         assert not open_calls(json.loads(await agent.seen_by_model()))
-        assert await agent.ends() == [("r1", "aborted")]
+        assert await agent.ends() == [("r1", "cancelled")]
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ async def test_whoever_is_cancelled_while_waiting_for_an_answer_cancels_the_turn
             await asking
         await until(lambda: model.cancelled == 1)
 
-        assert [status for _, status in await over(agent)] == ["aborted"]
+        assert [status for _, status in await over(agent)] == ["cancelled"]
 
 
 @pytest.mark.promise("B-15")
@@ -318,7 +318,7 @@ async def test_a_deadline_cancels_the_turn(run: Run) -> None:
         with pytest.raises(TimedOut), deadline(0.1):
             await agent.send("tell")
 
-        assert [status for _, status in await over(agent)] == ["aborted"]
+        assert [status for _, status in await over(agent)] == ["cancelled"]
         assert model.cancelled == len(model.asked)
 
 
@@ -342,7 +342,7 @@ async def test_an_own_loop_is_closed_when_its_turn_is_cancelled() -> None:
 
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         assert closed == ["r1"]
 
 
@@ -365,7 +365,7 @@ async def test_an_own_loop_that_hangs_is_cut_off_when_its_turn_is_cancelled() ->
 
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         assert closed == ["r1"]
 
 
@@ -390,7 +390,7 @@ async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "aborted"
+        assert (await done(client, "r2"))["outcome"] == "cancelled"
         assert model.cancelled == 1
 
 
@@ -446,7 +446,7 @@ async def test_a_cancel_does_not_wait_for_a_hook_that_takes_its_time() -> None:
 
             await cancel(client, "r1")
 
-            assert (await done(client, "r1"))["outcome"] == "aborted", hook
+            assert (await done(client, "r1"))["outcome"] == "cancelled", hook
             assert (ended, len(model.asked)) == (["ended"], int(hook == "compact"))
 
 
@@ -469,7 +469,7 @@ async def test_an_own_loop_cancelled_at_any_moment_ends_and_holds_up_nobody(run:
                 await asking
 
         accepted = sum(1 for message in await agent.conversation.messages() if message["role"] == "user")
-        assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
+        assert [status for _, status in await over(agent, accepted)] == ["cancelled"] * accepted
 
 
 @pytest.mark.promise("B-15")
@@ -489,7 +489,7 @@ async def test_a_cancel_from_outside_counts_at_every_moment(run: Run) -> None:
                 await asking
 
         accepted = sum(1 for message in await agent.conversation.messages() if message["role"] == "user")
-        assert [status for _, status in await over(agent, accepted)] == ["aborted"] * accepted
+        assert [status for _, status in await over(agent, accepted)] == ["cancelled"] * accepted
         assert len(model.asked) == model.cancelled
 
 
@@ -508,7 +508,7 @@ async def test_python_cancels_a_turn_that_waits_in_the_queue(run: Run) -> None:
 
         assert await agent.turns.cancel(queued["id"])
 
-        assert (await second).status == "aborted"
+        assert (await second).status == "cancelled"
         gate.set()
         assert (await first).text == "slow answer"
         assert (len(model.asked), model.cancelled) == (1, 0)
@@ -544,7 +544,7 @@ async def test_what_waits_behind_a_turn_that_asks_somebody_begins_when_nobody_go
         assert (await done(client, "r2"))["outcome"] == "completed"
         agent = await one.world.get_agent(cls, "t")
         assert not open_calls(json.loads(await agent.seen_by_model()))
-        assert ("r1", "aborted" if way == "cancel" else "completed") in await over(agent, 2)
+        assert ("r1", "cancelled" if way == "cancel" else "completed") in await over(agent, 2)
 
 
 async def test_a_turn_cancelled_after_it_was_cleared_away_leaves_nothing() -> None:

@@ -136,7 +136,7 @@ async def test_one_that_stays_silent_is_given_up_with_a_text_and_the_next_turn_r
             while not await agent.ends():
                 await one.world.clock.advance(61)
 
-        assert await agent.ends() == [("r1", "error")]
+        assert await agent.ends() == [("r1", "failed")]
         assert len(model.asked) == model.cancelled == 5
         late = await one.join(TALKER)
         await take(late, "r1")
@@ -247,7 +247,7 @@ async def test_a_turn_can_be_cancelled_after_it_was_begun_again() -> None:
         assert await agent.turns.cancel()
         await idle(one)
 
-        assert await agent.ends() == [("r1", "aborted")]
+        assert await agent.ends() == [("r1", "cancelled")]
         assert len(model.asked) == model.cancelled == 2
         assert "recovering" in [frame["outcome"] for frame in dones(client, "r1")]
 

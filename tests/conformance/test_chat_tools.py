@@ -170,7 +170,7 @@ async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:
 
         turn = await agent.send("add")
 
-        assert turn.status == "error"
+        assert turn.status == "failed"
         assert "max_retries" in str(turn.error)
         assert len(model.asked) == 3
         assert cls.log == []

@@ -108,7 +108,7 @@ async def test_an_answer_that_was_cancelled_and_a_summary_are_counted_too(run: R
         await agent.turns.cancel()
 
         turn = await second
-        assert (turn.status, turn.steps) == ("aborted", 0)
+        assert (turn.status, turn.steps) == ("cancelled", 0)
         assert turn.usage["scripted"]["requests"] == 2
         assert turn.usage["scripted"]["output_tokens"] >= 3
 
@@ -146,10 +146,10 @@ async def test_a_model_that_fails_ends_the_turn_with_its_message_and_the_next_tu
         failed = await agent.send("hi")
         better = await agent.send("again")
 
-        assert failed.status == "error"
+        assert failed.status == "failed"
         assert str(failed.error).startswith("RuntimeError: no capacity [error reference ")
         assert (better.status, better.text) == ("completed", "better")
-        assert await agent.ends() == [(failed.id, "error"), (better.id, "completed")]
+        assert await agent.ends() == [(failed.id, "failed"), (better.id, "completed")]
 
 
 async def test_a_turn_asks_the_model_no_more_often_than_max_steps(run: Run) -> None:
@@ -160,7 +160,7 @@ async def test_a_turn_asks_the_model_no_more_often_than_max_steps(run: Run) -> N
 
         turn = await agent.send("look for ever")
 
-        assert turn.status == "error"
+        assert turn.status == "failed"
         assert "max_steps" in str(turn.error)
         assert len(model.asked) == 3
         check_history(json.loads(await agent.seen_by_model()))
@@ -220,7 +220,7 @@ async def test_a_hook_that_refuses_a_turn_ends_it_before_the_model_is_asked(run:
 
         turn = await agent.send("hi")
 
-        assert (turn.status, turn.error) == ("error", "Not today.")
+        assert (turn.status, turn.error) == ("failed", "Not today.")
         assert model.asked == []
 
 
@@ -296,7 +296,7 @@ async def test_an_error_that_an_own_loop_yields_is_the_end_of_the_turn() -> None
         await say(client, "r1", "hi")
         end = await done(client, "r1")
 
-        assert (end["body"], end["error"], end["outcome"]) == ("the line broke", True, "error")
+        assert (end["body"], end["error"], end["outcome"]) == ("the line broke", True, "failed")
         assert said(chunks(client, "r1")) == "so far"
 
 
@@ -372,7 +372,7 @@ async def test_the_model_goes_on_after_an_error_without_saying_anything_twice() 
     cls = talker(model, base=Looking)
     async with talking(cls) as one:
         agent = await one.world.get_agent(cls, "t")
-        assert (await agent.send("look")).status == "error"
+        assert (await agent.send("look")).status == "failed"
 
         turn = await agent.turns.continue_last()
 
@@ -498,7 +498,7 @@ async def test_what_is_no_message_is_refused_and_nothing_is_kept(messages: Any) 
         await client.send({"id": "r1", "type": "cf_agent_use_chat_request", "init": {"method": "POST", "body": body}})
         end = await done(client, "r1")
 
-        assert (end["error"], end["outcome"]) == (True, "error")
+        assert (end["error"], end["outcome"]) == (True, "failed")
         assert (await one.site.http(f"{TALKER}/chat", method="POST", body=body.encode())).status == 400
         agent = await one.world.get_agent(cls, "t")
         assert await agent.conversation.messages() == []
@@ -512,7 +512,7 @@ async def test_tools_of_a_client_that_are_none_are_refused(tools: Any) -> None:
 
         await say(client, "r1", "hi", clientTools=tools)
 
-        assert (await done(client, "r1"))["outcome"] == "error"
+        assert (await done(client, "r1"))["outcome"] == "failed"
 
 
 @pytest.mark.promise("CF-154")
@@ -715,7 +715,7 @@ async def test_an_agent_without_a_model_says_so(run: Run) -> None:
 
         turn = await agent.send("hi")
 
-        assert turn.status == "error"
+        assert turn.status == "failed"
         assert "model" in str(turn.error)
 
 

@@ -191,7 +191,7 @@ async def check_told(giving: asyncio.Task[Run], how: str) -> None:
             await giving
     else:
         run = await giving
-        assert (run.status, run.reason) == (("aborted", "enough") if how == "abort" else ("error", None))
+        assert (run.status, run.reason) == (("cancelled", "enough") if how == "abort" else ("failed", None))
         assert how == "abort" or "was deleted" in (run.error or "")
 
 
@@ -206,7 +206,7 @@ async def test_agents_above_the_one_that_ends_go_on(levels: int, how: str) -> No
             await chain.until_files(level + 1)
             if level:
                 run = await giving
-                told = "error" if how == "clear" and level == 1 else "completed"
+                told = "failed" if how == "clear" and level == 1 else "completed"
                 assert run.status == told, (level, run)
             else:
                 await check_told(giving, how)

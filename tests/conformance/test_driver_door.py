@@ -125,7 +125,7 @@ async def test_a_turn_that_waits_its_turn_is_not_asked_for_again_and_again() -> 
 
         for id in (second, first):
             assert await worker.last("stop", "DoorBoss:b", id)
-        assert {(await turn).status for turn in turns} == {"aborted"}
+        assert {(await turn).status for turn in turns} == {"cancelled"}
 
 
 async def test_a_run_of_a_sub_agent_that_was_aborted_is_over() -> None:
@@ -139,7 +139,7 @@ async def test_a_run_of_a_sub_agent_that_was_aborted_is_over() -> None:
 
         for what in ("look", "step", "stop"):
             assert await worker.last(what, child, "dug", reason="") == {
-                "status": "aborted",
+                "status": "cancelled",
                 "waits": False,
                 "reason": None,
             }
@@ -161,7 +161,7 @@ async def test_a_turn_can_be_stopped_that_was_a_run_once() -> None:
 
         await worker.last("stop", child, run, reason="enough")
 
-        assert (await asyncio.wait_for(more, patience())).status == "aborted"
+        assert (await asyncio.wait_for(more, patience())).status == "cancelled"
         await worker.last("stop", "DoorBoss:b", turn)
         await answer
 
@@ -179,7 +179,7 @@ async def test_two_apps_cannot_share_a_driver() -> None:
         (turn,) = [turn["id"] for turn in (await boss.conversation.export())["turns"]]
         assert (await worker.last("step", "DoorBoss:b", turn, step=1))["waits"]
         await worker.last("stop", "DoorBoss:b", turn)
-        assert (await answer).status == "aborted"
+        assert (await answer).status == "cancelled"
 
 
 async def test_an_agent_whose_turn_is_over_does_not_stay_awake_until_temporal_is_back() -> None:
@@ -188,7 +188,7 @@ async def test_an_agent_whose_turn_is_over_does_not_stay_awake_until_temporal_is
         answer = asyncio.create_task(boss.send("hi"))
         await asyncio.sleep(0)
         assert await boss.turns.cancel()
-        assert (await answer).status == "aborted"
+        assert (await answer).status == "cancelled"
         (tree,) = worker.world.node.trees.values()
 
         async def is_idle() -> bool:

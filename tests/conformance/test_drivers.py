@@ -101,8 +101,8 @@ async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_fo
 
         turn = await asyncio.wait_for(agent.turns.wait(pace.part.id), patience())
 
-    assert turn.status == "aborted"
-    assert driver.ended == [(pace.part.id, "aborted")]
+    assert turn.status == "cancelled"
+    assert driver.ended == [(pace.part.id, "cancelled")]
 
 
 class HandBusy(ChatAgent):

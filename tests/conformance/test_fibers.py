@@ -344,7 +344,7 @@ async def test_a_sleeping_fiber_is_cancelled_without_being_woken(run: Run, bench
         bench.works["sleep"] = lambda me: me.sleep_until(world.clock.time() + DAY)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "sleep"))
         await world.settled()
-        assert await state(bench, here, "key") == "sleeping"
+        assert await state(bench, here, "key") == "waiting"
         waiting = asyncio.create_task(bench.within(here, lambda me: me.fibers.result("key")))
         await asyncio.sleep(0)
 

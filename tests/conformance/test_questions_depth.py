@@ -259,8 +259,8 @@ async def test_each_agent_above_ends_the_run_that_asks_and_no_agent_lists_the_qu
 
             await (agent.stop() if how == "cancels" else agent.delete())
 
-            run = await chain.run(level, "aborted", "error")
-            assert (run.status, run.reason) == (("aborted", "enough") if how == "cancels" else ("error", None))
+            run = await chain.run(level, "cancelled", "failed")
+            assert (run.status, run.reason) == (("cancelled", "enough") if how == "cancels" else ("failed", None))
             await page.until(lambda frame: type_of(frame) == QUESTIONS and not frame["questions"])
             await chain.check_gone(down_to=level)
             assert not await (await chain.agent(0)).questions.approve(question)
@@ -269,7 +269,7 @@ async def test_each_agent_above_ends_the_run_that_asks_and_no_agent_lists_the_qu
                 assert (await chain.run(0, "completed")).output == output
             if how == "cancels":
                 (turn,) = (await (await chain.agent(levels)).conversation.export())["turns"]
-                assert turn["status"] == "aborted"
+                assert turn["status"] == "cancelled"
             await chain.world.crash()
             await chain.check_gone(down_to=level)
             assert desk.log == []

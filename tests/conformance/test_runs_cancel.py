@@ -56,7 +56,7 @@ async def test_stop_in_a_client_stops_the_helper_and_its_models_request(level: s
 
         assert theirs.cancelled == 1
         assert len(ours.asked) == 1
-        assert (run.status, run.reason, run.retryable) == ("aborted", "parent-interrupted", False)
+        assert (run.status, run.reason, run.retryable) == ("cancelled", "parent-interrupted", False)
         assert end["event"] == {"kind": "aborted", "runId": "agent-tool:c1", "reason": "parent-interrupted"}
         check_sequence(frames(client, "agent-tool:c1"))
         await client.until(lambda _: dones(client, "r1"))
@@ -80,7 +80,7 @@ async def test_a_cancelled_run_of_a_living_turn_is_a_failed_tool_call_and_the_tu
         assert turn.text == "without it, then"
         assert theirs.cancelled == 1
         told = str(ours.asked[1])
-        assert '"status":"aborted"' in told
+        assert '"status":"cancelled"' in told
         assert '"retryable":false' in told
         assert '"reason":"too long"' in told
 
@@ -99,7 +99,7 @@ async def test_a_person_who_stops_the_helper_itself_stops_the_run_and_nothing_ab
 
         assert turn.text == "without it, then"
         run = await over(agent, "agent-tool:c1")
-        assert (run.status, run.reason) == ("aborted", "cancelled")
+        assert (run.status, run.reason) == ("cancelled", "cancelled")
         assert theirs.cancelled == 1
 
 
@@ -115,14 +115,14 @@ async def test_a_run_cancelled_before_it_starts_never_starts_and_says_so() -> No
     async with working(type("Boss", (Hasty,), {})) as (one, agent, bench):
         client = await one.join(BOSS)
 
-        assert await agent.hurry() == "aborted"
+        assert await agent.hurry() == "cancelled"
 
         assert bench.log == []
         assert (await agent.one("r1")).reason == "changed my mind"
         await told_end(client, "r1")
         assert kinds(client, "r1") == ["started", "aborted"]
         check_sequence(frames(client, "r1"))
-        assert (await agent.hooks())[-1] == ("finish", "r1", "aborted")
+        assert (await agent.hooks())[-1] == ("finish", "r1", "cancelled")
 
 
 @pytest.mark.promise("A-163")
@@ -141,7 +141,7 @@ async def test_a_cancel_while_the_helper_gets_to_its_feet_sends_no_request_to_it
         await agent.stop("r1", "no")
         gate.set()
 
-        assert ((await giving).status, (await giving).reason) == ("aborted", "no")
+        assert ((await giving).status, (await giving).reason) == ("cancelled", "no")
         assert theirs.asked == []
 
 
@@ -161,7 +161,7 @@ async def test_a_cancel_before_the_model_is_asked_asks_it_never() -> None:
         await agent.stop("r1", "no")
         gate.set()
 
-        assert ((await giving).status, (await giving).reason) == ("aborted", "no")
+        assert ((await giving).status, (await giving).reason) == ("cancelled", "no")
         assert theirs.asked == []
 
 
@@ -183,7 +183,7 @@ async def test_a_turn_that_was_cancelled_starts_no_helper() -> None:
     async with working(caller(ours, base=ComingLate)) as (_, agent, bench):
         turn = await agent.send("go")
 
-        assert turn.status == "aborted"
+        assert turn.status == "cancelled"
         assert bench.log == ["Refused"]
         assert await agent.all_runs() == []
 
@@ -196,7 +196,7 @@ async def test_a_cancel_stops_the_run_of_this_agent_and_not_one_of_the_same_id_e
         await bench.seen("begun wait", 3)
 
         await agent.stop("r1", "enough")
-        assert (await giving[0]).status == "aborted"
+        assert (await giving[0]).status == "cancelled"
         bench.go.set()
 
         assert [(await one).status for one in giving[1:]] == ["completed", "completed"]
@@ -241,7 +241,7 @@ async def test_a_worker_that_goes_on_although_it_was_cancelled_is_aborted_all_th
         await agent.stop("r1", "enough")
 
         run = await giving
-        assert (run.status, run.reason, run.output) == ("aborted", "enough", None)
+        assert (run.status, run.reason, run.output) == ("cancelled", "enough", None)
 
 
 @pytest.mark.promise("A-162", "B-32")
@@ -264,7 +264,7 @@ async def test_a_worker_that_does_not_stop_is_stopped_hard() -> None:
 
         run = await giving
         gate.set()
-        assert run.status == "aborted"
+        assert run.status == "cancelled"
         assert "enough" in (run.reason or "")
         assert "deaf" in bench.log
 
@@ -286,7 +286,7 @@ async def test_one_that_was_stopped_hard_can_be_opened_again() -> None:
         giving = asyncio.create_task(agent.give("x", run_id="r1"))
         await bench.seen("begun wait")
         await agent.stop("r1", "enough")
-        assert (await giving).status == "aborted"
+        assert (await giving).status == "cancelled"
         gate.set()
 
         stopped = await one.world.get_agent(cls, "b", sub=((Mute, "r1"),))
@@ -316,10 +316,10 @@ async def test_stop_reaches_the_bottom_through_plain_agents() -> None:
         await agent.stop("r1", "enough")
         run = await giving
 
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
         await bench.seen("cut")
         below = await over(await one.world.get_agent(cls, "b", sub=[(MiddleAgent, "r1")]), "below")
-        assert below.status == "aborted"
+        assert below.status == "cancelled"
 
 
 REASON = "the budget is spent"
@@ -420,13 +420,13 @@ async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: s
         end = await told_end(client, RUN)
         assert end["event"] == {"kind": "aborted", "runId": RUN, "reason": REASON}
         runs = await runs_of(one, cls, depth)
-        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+        assert [(run.status, run.reason) for run in runs] == [("cancelled", REASON)] * depth
         for level in range(1, depth + 1):
             await bench.seen(f"run {level}: {REASON}")
         for level in range(depth + 1 if kind == "helpers" else 1):
             await bench.seen(f"turn {level}: {REASON}")
         assert not [line for line in bench.log if line.endswith(("interrupted", "cancelled", "None"))]
-        assert ((await agent.turns.wait("r1")).status, (await agent.turns.wait("r1")).reason) == ("aborted", REASON)
+        assert ((await agent.turns.wait("r1")).status, (await agent.turns.wait("r1")).reason) == ("cancelled", REASON)
 
 
 @pytest.mark.promise("A-194", "A-198")
@@ -451,7 +451,7 @@ async def test_the_reason_is_stored_with_the_tombstone_and_reaches_every_run_aft
         await again(one, cls)
 
         runs = await runs_of(one, cls, depth)
-        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+        assert [(run.status, run.reason) for run in runs] == [("cancelled", REASON)] * depth
 
 
 @pytest.mark.promise("A-194", "A-198")
@@ -467,7 +467,7 @@ async def test_the_reason_of_a_cancelled_run_reaches_every_run_below_it(depth: i
 
         assert (await sending).text == "without it"
         runs = await runs_of(one, cls, depth)
-        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+        assert [(run.status, run.reason) for run in runs] == [("cancelled", REASON)] * depth
 
 
 @pytest.mark.promise("A-198")
@@ -484,7 +484,7 @@ async def test_the_reason_reaches_runs_that_wait_for_a_person(depth: int) -> Non
         assert await agent.turns.cancel("r1", reason=REASON)
 
         runs = await runs_of(one, cls, depth)
-        assert [(run.status, run.reason) for run in runs] == [("aborted", REASON)] * depth
+        assert [(run.status, run.reason) for run in runs] == [("cancelled", REASON)] * depth
 
 
 async def asked(agent: Any) -> None:
@@ -508,7 +508,7 @@ async def test_a_client_may_give_a_reason_and_a_long_one_is_cut(reason: Any, sho
         await client.send({"type": "cf_agent_chat_request_cancel", "id": "r1", "reason": reason})
 
         run = await over(agent, RUN)
-        assert (run.status, run.reason) == ("aborted", shown)
+        assert (run.status, run.reason) == ("cancelled", shown)
 
 
 @pytest.mark.slow
@@ -530,7 +530,7 @@ async def test_stop_reaches_every_request_of_the_subtree_in_one_pass() -> None:
         await cancel(client, "r1")
         for id in ("agent-tool:m1", "agent-tool:m2"):
             run = await over(agent, id)
-            assert (run.status, run.reason) == ("aborted", "parent-interrupted")
+            assert (run.status, run.reason) == ("cancelled", "parent-interrupted")
 
         assert leaf.model.cancelled == 4
         assert len(middle.model.asked) == 2
@@ -562,7 +562,7 @@ async def test_whoever_stops_waiting_for_a_turn_stops_its_helpers() -> None:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 
-        assert (await over(agent, "agent-tool:c1")).status == "aborted"
+        assert (await over(agent, "agent-tool:c1")).status == "cancelled"
         assert theirs.cancelled == 1
 
 
@@ -586,7 +586,7 @@ async def test_a_cancel_stops_what_a_helper_does_in_a_tool() -> None:
         await bench.seen("hanging")
         await agent.stop("r1", "enough")
 
-        assert ((await giving).status, (await giving).reason) == ("aborted", "enough")
+        assert ((await giving).status, (await giving).reason) == ("cancelled", "enough")
         await bench.seen("cut")
 
 
@@ -608,7 +608,7 @@ async def test_the_tombstone_survives_a_crash_and_nothing_below_it_goes_on(level
         agent = await again(one, cls)
         run = await over(agent, "agent-tool:c1")
 
-        assert (run.status, run.reason) == ("aborted", "parent-interrupted")
+        assert (run.status, run.reason) == ("cancelled", "parent-interrupted")
         assert (len(ours.asked), len(theirs.asked)) == (1, 1)
 
 
@@ -626,7 +626,7 @@ async def test_a_run_below_a_plain_agent_that_was_cancelled_does_not_go_on_after
         run = await over(await again(one, cls), "r1")
         await one.world.settled()
 
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
         assert bench.log.count("begun wait") == 1
 
 
@@ -650,8 +650,8 @@ async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> 
         await one.world.crash()
         await one.world.settled()
 
-        assert (run.status, run.reason) == ("aborted", "enough")
-        assert (await (await again(one, cls)).one("agent-tool:c1")).status == "aborted"
+        assert (run.status, run.reason) == ("cancelled", "enough")
+        assert (await (await again(one, cls)).one("agent-tool:c1")).status == "cancelled"
         assert len(theirs.asked) == 2
 
 
@@ -708,10 +708,10 @@ async def test_stop_reaches_who_is_busy_with_read_sql_and_everybody_beside_them(
 
         assert await agent.turns.cancel()
 
-        assert (await sending).status == "aborted"
+        assert (await sending).status == "cancelled"
         await bench.seen("cut")
         await bench.seen("cut crunch")
-        assert {run.status for run in [await over(agent, f"agent-tool:c{n}") for n in (1, 2)]} == {"aborted"}
+        assert {run.status for run in [await over(agent, f"agent-tool:c{n}") for n in (1, 2)]} == {"cancelled"}
 
 
 @pytest.mark.slow

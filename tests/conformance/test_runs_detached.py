@@ -143,7 +143,7 @@ async def test_a_detached_run_that_fails_is_told_like_any_other() -> None:
     async with working(sender()) as (_, agent, bench):
         await agent.send_off("fail", "r1")
 
-        await news(agent, ("r1", "error"))
+        await news(agent, ("r1", "failed"))
         assert any("it went wrong" in entry for entry in bench.log)
 
 
@@ -537,15 +537,15 @@ async def test_a_cancelled_detached_run_is_aborted_told_and_shown() -> None:
         await bench.seen("begun wait")
 
         assert await agent.stop("r1", "enough")
-        await news(agent, ("r1", "aborted"))
+        await news(agent, ("r1", "cancelled"))
 
-        assert bench.log == ["begun wait", "cut", "heard r1 aborted enough"]
+        assert bench.log == ["begun wait", "cut", "heard r1 cancelled enough"]
         frame = await told(client, "r1", "aborted")
         assert frame["event"]["reason"] == "enough"
         check_sequence(frames(client, "r1"))
         await joined_later(one, BOSS, client, "r1")
         assert not await agent.stop("r1")
-        await news(agent, ("r1", "aborted"))
+        await news(agent, ("r1", "cancelled"))
 
 
 async def test_a_detached_run_that_was_given_up_can_be_cancelled() -> None:
@@ -556,7 +556,7 @@ async def test_a_detached_run_that_was_given_up_can_be_cancelled() -> None:
 
         assert await agent.stop("r1")
 
-        await news(agent, ("r1", "interrupted"), ("r1", "aborted"))
+        await news(agent, ("r1", "interrupted"), ("r1", "cancelled"))
         assert "cut" in bench.log
 
 
@@ -568,7 +568,7 @@ async def test_a_cancel_is_kept_through_a_crash() -> None:
         await one.world.crash()
         agent = await again(one, cls)
 
-        await news(agent, ("r1", "aborted"))
+        await news(agent, ("r1", "cancelled"))
         assert bench.log.count("begun wait") == 1
 
 
@@ -579,7 +579,7 @@ async def test_a_run_that_is_awaited_calls_nobody_back() -> None:
         await bench.seen("begun wait")
         await agent.stop("r1")
 
-        assert (await giving).status == "aborted"
+        assert (await giving).status == "cancelled"
         await news(agent)
 
 
@@ -588,11 +588,11 @@ async def test_a_detached_run_that_is_refused_for_being_one_too_many_is_told_too
         await agent.send_off("wait", "r1")
         refused = await agent.send_off("wait", "r2")
 
-        assert refused.status == "error"
+        assert refused.status == "failed"
         assert "max_concurrent_runs" in (refused.error or "")
-        await news(agent, ("r2", "error"))
+        await news(agent, ("r2", "failed"))
         bench.go.set()
-        await news(agent, ("r2", "error"), ("r1", "completed"))
+        await news(agent, ("r2", "failed"), ("r1", "completed"))
 
 
 @pytest.mark.slow
@@ -834,7 +834,7 @@ async def test_a_cancelled_turn_does_not_stop_what_it_has_sent_off() -> None:
         await bench.seen("begun wait")
         await asked_so_often(ours, 2)
         await agent.turns.cancel()
-        assert (await sending).status == "aborted"
+        assert (await sending).status == "cancelled"
         assert (await agent.one(RUN)).status == "running"
         bench.go.set()
 
@@ -914,7 +914,7 @@ async def test_the_end_of_a_started_run_can_be_awaited_also_when_it_is_looked_up
         assert (started.status, first.status, first.output) == ("running", "completed", {"did": "wait"})
         assert await agent.result_of(started) == first  # at once
         failed = await agent.result_of(await agent.send_off("fail", run_id="r2"))
-        assert (failed.ok, failed.status) == (False, "error")
+        assert (failed.ok, failed.status) == (False, "failed")
 
 
 @pytest.mark.promise("A-172")

@@ -121,7 +121,7 @@ class Reader:
 
 
 def is_end(event: Event) -> bool:
-    return event.kind in ("finished", "error", "aborted")
+    return event.kind in ("completed", "failed", "cancelled")
 
 
 def said(events: Sequence[Event], run: str | None) -> str:
@@ -166,7 +166,7 @@ async def test_a_reader_sees_a_run_from_its_start_to_its_end(run: Run) -> None:
         assert [(kind, seq) for kind, seq, _ in reader.of("one")] == [
             ("started", 0),
             *(("chunk", number) for number in range(1, 5)),
-            ("finished", 5),
+            ("completed", 5),
         ]
         assert reader.of("one")[0][2] == {"input": {"words": ["hello", " you"]}, "order": 0}
         assert reader.of("one")[-1][2] == "hello you"
@@ -236,7 +236,7 @@ async def test_the_agent_that_does_a_run_can_be_watched_by_itself(run: Run) -> N
         await reader.until_over("one")
         live = await reader.stop()
 
-        assert [event.kind for event in live] == ["started", "chunk", "chunk", "chunk", "chunk", "finished"]
+        assert [event.kind for event in live] == ["started", "chunk", "chunk", "chunk", "chunk", "completed"]
         again = Reader(leaf.subscribe("self"))
         await again.until_over("one")
         assert plain(await again.stop()) == plain(live)
@@ -393,8 +393,8 @@ async def test_a_cancelled_run_ends_visibly_for_those_who_watch(run: Run) -> Non
         await reader.until_over("one", "leaf-of-one")
 
         ends = {event.run_id: event for event in reader.events if is_end(event)}
-        assert {run: event.kind for run, event in ends.items()} == {"one": "aborted", "leaf-of-one": "aborted"}
-        assert ends["one"].body["status"] == "aborted"
+        assert {run: event.kind for run, event in ends.items()} == {"one": "cancelled", "leaf-of-one": "cancelled"}
+        assert ends["one"].body["status"] == "cancelled"
         heard = await reader.stop()
         assert by_run(await stored(root, count=len(heard))) == by_run(heard)
 
@@ -433,7 +433,7 @@ async def test_what_a_run_says_after_it_was_given_up_is_told_and_so_is_its_end(r
         for reader in (live, middle):
             await reader.until_over("one")
 
-        kinds = ["started", "chunk", "chunk", "interrupted", "chunk", "chunk", "finished"]
+        kinds = ["started", "chunk", "chunk", "interrupted", "chunk", "chunk", "completed"]
         assert [event.kind for event in live.events] == kinds
         assert plain(await middle.stop()) == plain(await live.stop())
 
@@ -460,7 +460,7 @@ async def test_a_chats_own_turns_are_events_and_so_are_the_runs_in_them(run: Run
         await reader.until_over("agent-tool:c1")
 
         own = [event for event in reader.events if event.run_id is None]
-        assert [own[0].kind, own[-1].kind] == ["started", "finished"]
+        assert [own[0].kind, own[-1].kind] == ["started", "completed"]
         assert [event.seq for event in own] == list(range(len(own)))
         assert own[0].body == {"turn": turn.id}
         assert own[-1].body == {"turn": turn.id, "output": "done"}
@@ -518,7 +518,7 @@ async def test_a_turn_that_is_cancelled_ends_visibly_for_those_who_watch(run: Ru
         await turn
 
         end = await reader.until(is_end)
-        assert (end.kind, end.body["status"]) == ("aborted", "aborted")
+        assert (end.kind, end.body["status"]) == ("cancelled", "cancelled")
         await reader.stop()
 
 
@@ -624,10 +624,10 @@ async def test_the_end_of_a_child_is_its_own_whichever_way_it_ends_and_the_paren
         ]
         ends = [(event.run_id, event.kind) for event in reader.events if is_end(event)]
         assert ends == [
-            ("agent-tool:c1", "finished"),
-            ("agent-tool:c2", "finished"),
-            ("agent-tool:c3", "error"),
-            (None, "finished"),
+            ("agent-tool:c1", "completed"),
+            ("agent-tool:c2", "completed"),
+            ("agent-tool:c3", "failed"),
+            (None, "completed"),
         ]
         assert said(reader.events, None) == "all done"
         await reader.stop()
@@ -675,7 +675,7 @@ async def test_a_turn_in_a_run_that_was_opened_is_seen_by_those_who_watch_the_tr
         await reader.until_over("agent-tool:c1")
         helper = await world.get_agent(OpenedChat, "r", sub=((OpenedHelper, "agent-tool:c1"),))
         await helper.send("and now?")
-        end = await reader.until(lambda event: event.run_id is None and event.kind == "finished")
+        end = await reader.until(lambda event: event.run_id is None and event.kind == "completed")
 
         own = [event for event in reader.events if event.run_id is None]
         assert {event.path[-1].name for event in own} == {"agent-tool:c1"}

@@ -316,7 +316,7 @@ async def test_a_failed_stream_fails_the_run_whether_anybody_listens_or_not() ->
         await agent.send("go")
 
         run = await agent.one("agent-tool:c1")
-        assert (run.status, "out of order" in run.error) == ("error", True)
+        assert (run.status, "out of order" in run.error) == ("failed", True)
         late = await one.join(CALLER)
         assert (await told_end(late, "agent-tool:c1"))["event"]["error"] == for_clients(run.error)
         check_sequence(frames(late, "agent-tool:c1"))

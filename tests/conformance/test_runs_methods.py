@@ -96,7 +96,7 @@ async def test_a_run_is_done_by_a_sub_agent_of_its_own_and_comes_back_as_a_value
         assert run.ended_at is not None
         assert bench.log == ["begun {'dig': 3}"]
         assert await agent.child_names() == ["r1"]
-        assert await agent.hooks() == [("start", "r1", "starting"), ("finish", "r1", "completed")]
+        assert await agent.hooks() == [("start", "r1", "queued"), ("finish", "r1", "completed")]
 
 
 @pytest.mark.promise("A-107", "A-118")
@@ -104,9 +104,9 @@ async def test_a_run_that_fails_is_a_value_that_says_why_and_is_not_retryable() 
     async with working(boss()) as (_, agent, _):
         run = await agent.give("fail")
 
-        assert (run.status, run.ok, run.retryable) == ("error", False, False)
+        assert (run.status, run.ok, run.retryable) == ("failed", False, False)
         assert "it went wrong" in (run.error or "")
-        assert run.failure() == {"ok": False, "status": "error", "error": run.error, "retryable": False}
+        assert run.failure() == {"ok": False, "status": "failed", "error": run.error, "retryable": False}
 
 
 @pytest.mark.promise("A-208", "CF-81", "CF-82")
@@ -146,7 +146,7 @@ async def test_an_input_that_does_not_fit_is_the_error_of_the_run() -> None:
     async with working(boss(TypedWorker)) as (_, agent, _):
         run = await agent.give({"count": "many"})
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "count" in (run.error or "")
 
 
@@ -171,7 +171,7 @@ async def test_a_result_that_no_json_can_say_is_the_error_of_the_run() -> None:
             return object()
 
     async with working(boss(OddWorker)) as (_, agent, _):
-        assert (await agent.give()).status == "error"
+        assert (await agent.give()).status == "failed"
 
 
 async def test_an_agent_that_has_no_way_to_be_run_says_how_to_have_one() -> None:
@@ -180,7 +180,7 @@ async def test_an_agent_that_has_no_way_to_be_run_says_how_to_have_one() -> None
     async with working(boss(Idler)) as (_, agent, _):
         run = await agent.give("work", run_id="r1")
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "on_run" in (run.error or "")
 
 
@@ -213,7 +213,7 @@ async def test_what_a_generator_had_said_when_it_failed_is_kept() -> None:
         run = await agent.give("fail", run_id="r1")
 
         end = await told_end(client, "r1")
-        assert run.status == end["event"]["kind"] == "error"
+        assert (run.status, end["event"]["kind"]) == ("failed", "error")
         assert "no more" in run.error
         assert end["event"]["error"] == for_clients(run.error)
         assert text(client, "r1") == "once upon a time"
@@ -301,7 +301,7 @@ async def test_a_run_that_takes_longer_than_it_may_is_stopped_and_failed() -> No
 
         run = await giving
 
-        assert (run.status, run.reason, run.retryable) == ("error", "timed-out", False)
+        assert (run.status, run.reason, run.retryable) == ("failed", "timed-out", False)
         assert "60" in (run.error or "")
         assert "cut" in bench.log
 
@@ -337,7 +337,7 @@ async def test_whoever_stops_waiting_for_a_run_stops_it_unless_they_said_otherwi
         await asyncio.gather(*leaving, return_exceptions=True)
 
         stopped = await over(agent, "stops")
-        assert (stopped.status, stopped.reason) == ("aborted", "caller-cancelled")
+        assert (stopped.status, stopped.reason) == ("cancelled", "caller-cancelled")
         assert (await running(agent, "goes on")).status == "running"
         bench.go.set()
         assert (await over(agent, "goes on")).ok
@@ -351,7 +351,7 @@ async def test_a_sub_agent_that_cannot_start_fails_its_run_and_is_not_left_behin
     async with working(boss(BrokenWorker)) as (_, agent, _):
         run = await agent.give("work", run_id="r1")
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "cannot start" in (run.error or "")
         assert await agent.child_names() == []
 
@@ -369,8 +369,8 @@ async def test_a_sub_agent_that_does_not_get_to_its_feet_can_be_cancelled_and_ti
         await agent.stop("stopped", "no longer needed")
         await one.world.clock.advance(61)
 
-        assert ((await stopped).status, (await stopped).reason) == ("aborted", "no longer needed")
-        assert ((await slow).status, (await slow).reason) == ("error", "timed-out")
+        assert ((await stopped).status, (await stopped).reason) == ("cancelled", "no longer needed")
+        assert ((await slow).status, (await slow).reason) == ("failed", "timed-out")
 
 
 async def test_an_aborted_sub_agent_aborts_its_run_with_the_reason() -> None:
@@ -382,7 +382,7 @@ async def test_an_aborted_sub_agent_aborts_its_run_with_the_reason() -> None:
         await agent.abort("r1", "too loud")
         run = await giving
 
-        assert run.status == "aborted"
+        assert run.status == "cancelled"
         assert "too loud" in (run.reason or "")
         await told_end(client, "r1")
         check_sequence(frames(client, "r1"))
@@ -395,7 +395,7 @@ async def test_an_aborted_run_does_not_go_on_when_its_sub_agent_is_woken() -> No
         giving = asyncio.create_task(agent.give("wait", run_id="r1"))
         await bench.seen("begun wait")
         await agent.abort("r1", "too loud")
-        assert (await giving).status == "aborted"
+        assert (await giving).status == "cancelled"
 
         bench.log.clear()
         await one.world.restart()
@@ -403,7 +403,7 @@ async def test_an_aborted_run_does_not_go_on_when_its_sub_agent_is_woken() -> No
         await one.world.settled()
 
         assert bench.log == []
-        assert (await (await again(one, cls)).one("r1")).status == "aborted"
+        assert (await (await again(one, cls)).one("r1")).status == "cancelled"
 
 
 @pytest.mark.slow
@@ -416,7 +416,7 @@ async def test_a_deleted_sub_agent_fails_its_run_and_is_not_made_again() -> None
         await agent.delete("r1")
         run = await giving
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "deleted" in (run.error or "")
         assert await agent.child_names() == []
         assert bench.log == ["begun"]
@@ -470,7 +470,7 @@ async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplo
             raise ValueError("stones do not get soft")
 
     async with working(boss(Clumsy)) as (_, agent, _):
-        assert (await agent.give("cook", run_id="r1")).status == "error"
+        assert (await agent.give("cook", run_id="r1")).status == "failed"
 
     (said,) = [one for one in caplog.records if "on_run of" in one.message]
     assert said.exc_info is not None

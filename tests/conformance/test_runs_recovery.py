@@ -269,9 +269,9 @@ async def test_a_turn_that_fails_while_helpers_work_for_it_has_them_stop() -> No
         await told_text(client, "agent-tool:c1", "it")
         agent = await crashed(one, cls, sending)
 
-        await status_of_turn(agent, "error")
+        await status_of_turn(agent, "failed")
 
-        assert (await over(agent, "agent-tool:c1")).status == "aborted"
+        assert (await over(agent, "agent-tool:c1")).status == "cancelled"
 
 
 @pytest.mark.promise("CF-114")
@@ -744,7 +744,7 @@ async def test_an_interrupted_run_takes_no_place_among_those_allowed() -> None:
         await bench.seen("begun")
         agent = await crashed(one, cls, giving)
         await bench.seen("begun", 2)
-        assert (await agent.give(run_id="r2")).status == "error"
+        assert (await agent.give(run_id="r2")).status == "failed"
         await one.world.clock.advance(SILENCE + 1)
         await status(agent, "r1", "interrupted")
         bench.words.put_nowait(None)
@@ -765,7 +765,7 @@ async def test_an_interrupted_run_can_be_cancelled_for_good() -> None:
         assert await agent.stop("r1", "enough")
 
         run = await over(agent, "r1")
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
 
 
 async def test_code_in_a_tool_finds_its_runs_again_after_a_crash(level: str) -> None:
@@ -855,7 +855,7 @@ async def test_a_run_ends_though_nothing_of_its_helper_can_be_read_any_more(monk
 
         run = await over(agent, "r1")
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "malformed" in (run.error or "")
         client = await one.join(BOSS)
         assert (await told_end(client, "r1"))["event"]["kind"] == "error"
@@ -955,7 +955,7 @@ async def until_end(agent: Any, run: str) -> list[tuple[int, str]]:
         async for event in events:
             if event.run_id == run:
                 told.append((event.seq, event.kind))
-                if event.kind == "aborted":
+                if event.kind == "cancelled":
                     break
     return told
 
@@ -994,7 +994,7 @@ async def test_what_a_helper_closes_after_its_run_was_stopped_is_not_told_after_
         turn = await child.turns.wait("agent-tool:c1")
         await one.world.settled()
 
-        assert (run.status, turn.status) == ("aborted", "aborted")
+        assert (run.status, turn.status) == ("cancelled", "cancelled")
         late = await one.join(CALLER)
         await told_end(late, "agent-tool:c1")
         for client in (live, late):

@@ -53,7 +53,7 @@ async def test_a_run_is_stored_before_its_sub_agent_wakes() -> None:
     async with working(cls) as (_, agent, bench):
         await agent.give("dig", run_id="r1")
 
-        assert bench.log == ["starting", "begun dig"]
+        assert bench.log == ["queued", "begun dig"]
 
 
 @pytest.mark.promise("A-105")
@@ -67,7 +67,7 @@ async def test_a_run_goes_from_starting_to_running_to_its_end() -> None:
         bench.go.set()
         await giving
 
-        assert await agent.hooks() == [("start", "r1", "starting"), ("finish", "r1", "completed")]
+        assert await agent.hooks() == [("start", "r1", "queued"), ("finish", "r1", "completed")]
 
 
 @pytest.mark.promise("A-100", "A-104", "A-204", "A-205", "A-208", "A-228", "A-259", "B-40", "CF-99")
@@ -98,7 +98,7 @@ async def test_runs_are_listed_in_the_order_they_were_given_and_by_status() -> N
             await agent.give(input, run_id=f"r{at}")
 
         assert [run.id for run in await agent.all_runs()] == ["r0", "r1", "r2"]
-        assert [run.id for run in await agent.all_runs("error")] == ["r1"]
+        assert [run.id for run in await agent.all_runs("failed")] == ["r1"]
         assert await agent.one("unknown") is None
 
 
@@ -166,7 +166,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
         await asyncio.gather(*going)
         allowed = await agent.give("dig", run_id="r4")
 
-        assert (refused.status, refused.retryable) == ("error", False)
+        assert (refused.status, refused.retryable) == ("failed", False)
         assert "max_concurrent_runs = 2" in (refused.error or "")
         assert allowed.ok
         assert await agent.child_names() == ["r1", "r2", "r4"]
@@ -178,7 +178,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
 @pytest.mark.promise("CF-119")
 async def test_no_runs_allowed_means_none() -> None:
     async with working(boss(max_concurrent_runs=0)) as (_, agent, bench):
-        assert (await agent.give("dig")).status == "error"
+        assert (await agent.give("dig")).status == "failed"
         assert bench.log == []
 
 
@@ -194,7 +194,7 @@ async def test_a_run_that_would_be_too_deep_is_an_error_before_anything_of_it_ex
         run = await agent.give(1)
 
         depth, status, error = run.output
-        assert (depth, status) == (3, "error")
+        assert (depth, status) == (3, "failed")
         assert "depth=3" in error
 
 
@@ -204,7 +204,7 @@ async def test_the_limit_of_sub_agents_holds_for_runs() -> None:
         first, second = await agent.give("one", run_id="r1"), await agent.give("two", run_id="r2")
 
         assert first.ok
-        assert second.status == "error"
+        assert second.status == "failed"
         assert "children=1" in (second.error or "")
         assert bench.log == ["begun one"]
 
@@ -244,7 +244,7 @@ async def test_clearing_by_status_leaves_the_others() -> None:
         await agent.give("dig", run_id="ok")
         await agent.give("fail", run_id="failed")
 
-        assert await agent.clear_them("error") == 1
+        assert await agent.clear_them("failed") == 1
 
         assert [run.id for run in await agent.all_runs()] == ["ok"]
         assert await agent.child_names() == ["ok"]
@@ -393,7 +393,7 @@ async def test_a_run_of_a_class_that_is_no_more_is_an_error_that_names_it(caplog
         agent = await again(one, cls)
 
         run = await over(agent, "open")
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "digger-of-yesterday" in (run.error or "")
         late = await one.join(BOSS)
         await told_end(late, "open")

@@ -143,7 +143,7 @@ async def test_events_come_as_lines_of_json_what_was_and_what_happens() -> None:
             await root.give("now", "b")
             now = [await lines.json() for _ in range(5)]
 
-        assert [event["kind"] for event in past] == ["started", "chunk", "chunk", "chunk", "finished"]
+        assert [event["kind"] for event in past] == ["started", "chunk", "chunk", "chunk", "completed"]
         assert {event["runId"] for event in past} == {"past"}
         assert {event["runId"] for event in now} == {"now"}
         assert past[0] == {
@@ -233,7 +233,7 @@ async def test_a_reader_that_leaves_ends_nothing_but_its_reading() -> None:
                 await no_listeners(root, 2)
             await no_listeners(root, 1)
             gates.setdefault("gate:go", asyncio.Event()).set()
-            while (event := await other.json())["kind"] != "finished":
+            while (event := await other.json())["kind"] != "completed":
                 pass
 
         assert event["body"] == "ab"
@@ -248,11 +248,11 @@ async def test_a_reader_that_does_not_read_is_waited_for_and_holds_up_nobody() -
             await root.begin("one", "many")
             assert (await root.give("two", "quick")) == "completed"
             async with reading(one.site, f"{ROOT}/events?depth=children") as other:
-                while (event := await other.json())["runId"] != "one" or event["kind"] != "finished":
+                while (event := await other.json())["runId"] != "one" or event["kind"] != "completed":
                     pass
 
             heard: list[str] = []
-            while (event := await lines.json())["runId"] != "one" or event["kind"] != "finished":
+            while (event := await lines.json())["runId"] != "one" or event["kind"] != "completed":
                 if event["runId"] == "one" and event["kind"] == "chunk":
                     heard.append(event["body"].get("delta", ""))
 
@@ -289,7 +289,7 @@ async def test_a_child_that_does_a_run_has_events_of_its_own() -> None:
         async with reading(one.site, f"{ROOT}/sub/stream-leaf/past/events?depth=self") as lines:
             kinds = [(await lines.json())["kind"] for _ in range(5)]
 
-        assert kinds == ["started", "chunk", "chunk", "chunk", "finished"]
+        assert kinds == ["started", "chunk", "chunk", "chunk", "completed"]
         assert (await one.site.http(f"{ROOT}/sub/stream-leaf/nobody/events")).status == 404
 
 

@@ -303,7 +303,7 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         await agent.send("go")
 
         told = failure((await returned(agent))["c1"])
-        assert (told["ok"], told["status"], told["retryable"]) == (False, "error", False)
+        assert (told["ok"], told["status"], told["retryable"]) == (False, "failed", False)
         assert "does not fit" in told["error"]
 
 
@@ -317,9 +317,9 @@ async def test_a_helper_that_fails_is_a_failed_tool_call_with_the_real_error_nev
 
         assert turn.text == "a pity"
         (run,) = await agent.all_runs()
-        assert run.status == "error"
+        assert run.status == "failed"
         told = failure((await returned(agent))["c1"])
-        assert told == {"ok": False, "status": "error", "error": run.error, "retryable": False}
+        assert told == {"ok": False, "status": "failed", "error": run.error, "retryable": False}
         assert "the model is on strike" in told["error"]
         end = await told_end(client, "agent-tool:c1")
         shown = for_clients(run.error)
@@ -383,13 +383,13 @@ async def test_a_helper_that_says_nothing_is_a_failed_tool_call_that_names_its_c
         assert turn.text == "a pity"
         assert failure((await returned(agent))["c1"]) == {
             "ok": False,
-            "status": "error",
+            "status": "failed",
             "error": NO_ANSWER,
             "retryable": False,
         }
         (run,) = await agent.all_runs()
-        assert (run.status, run.error, run.reason) == ("error", NO_ANSWER, None)
-        assert await agent.hooks() == [("start", "agent-tool:c1", "starting"), ("finish", "agent-tool:c1", "error")]
+        assert (run.status, run.error, run.reason) == ("failed", NO_ANSWER, None)
+        assert await agent.hooks() == [("start", "agent-tool:c1", "queued"), ("finish", "agent-tool:c1", "failed")]
         end = await told_end(client, "agent-tool:c1")
         assert end["event"] == {"kind": "error", "runId": "agent-tool:c1", "error": NO_ANSWER}
         part = parts_of((await agent.conversation.messages())[-1], "c1")
@@ -425,11 +425,11 @@ async def test_a_helper_that_says_nothing_fails_one_level_deeper_and_in_every_st
 
         assert NO_ANSWER in str(below.asked[1])
         assert await returned(agent) == {"c1": "nothing came of it"}
-        assert sorted(told, key=str) == [("complete", None), ("error", NO_ANSWER), ("fail", NO_ANSWER)]
+        assert sorted(told, key=str) == [("complete", None), ("fail", NO_ANSWER), ("failed", NO_ANSWER)]
         inner = await one.world.get_agent(cls, "c", sub=[(middle, "agent-tool:c1")])
         (ref,) = (await inner.conversation.export())["helix"]["subSessionRefs"]
         assert (ref["status"], ref["error"]) == ("failed", NO_ANSWER)
-        ends = [event.body for event in await heard if event.kind == "error"]
+        ends = [event.body for event in await heard if event.kind == "failed"]
         assert [end["error"] for end in ends] == [NO_ANSWER]
 
 
@@ -439,7 +439,7 @@ async def until_over(agent: Any, run: str) -> list[Any]:
     async with contextlib.aclosing(agent.subscribe()) as told:
         async for event in told:
             events.append(event)
-            if event.run_id == run and event.kind == "finished":
+            if event.run_id == run and event.kind == "completed":
                 break
     return events
 
@@ -563,7 +563,7 @@ async def test_one_tool_call_may_run_several_agents_told_apart_and_in_a_fixed_or
 
         first, second, third = (await returned(agent))["c1"]
         assert (first, third) == ({"did": "a"}, {"did": "b"})
-        assert (second["ok"], second["status"]) == (False, "error")
+        assert (second["ok"], second["status"]) == (False, "failed")
         runs = await agent.all_runs()
         assert [(run.id, run.tool_call, run.order) for run in runs] == [
             ("agent-tool:c1:0", "c1", 0),
@@ -585,7 +585,7 @@ async def test_a_failed_sibling_cancels_the_others_where_the_code_says_so() -> N
 
         assert await returned(agent) == {"c1": "one failed"}
         stopped = await over(agent, "agent-tool:c1:0")
-        assert (stopped.status, stopped.reason) == ("aborted", "caller-cancelled")
+        assert (stopped.status, stopped.reason) == ("cancelled", "caller-cancelled")
         if "begun wait" in bench.log:
             await bench.seen("cut")
 
@@ -666,7 +666,7 @@ async def test_a_tool_may_have_a_time_and_something_to_show() -> None:
 
         assert frames(client)[0]["event"]["display"] == {"name": "A helper", "icon": "x"}
         told = failure((await returned(agent))["c1"])
-        assert (told["status"], told["reason"], told["retryable"]) == ("error", "timed-out", False)
+        assert (told["status"], told["reason"], told["retryable"]) == ("failed", "timed-out", False)
 
 
 @pytest.mark.promise("CF-86")
@@ -688,7 +688,7 @@ async def test_a_helper_whose_turn_was_dropped_ends_its_run_as_an_error() -> Non
         gate.set()
         await disturbing
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "skipped" in (run.error or "")
 
 
@@ -704,7 +704,7 @@ async def test_errors_of_other_turns_never_touch_a_run() -> None:
     async with working(caller(ScriptedModel(), theirs, base=Following)) as (_, agent, _):
         first = await agent.give("help", run_id="r1")
 
-        assert await agent.follow_up() == "error"
+        assert await agent.follow_up() == "failed"
         assert await agent.give("help", run_id="r1") == first
         assert (await agent.one("r1")).status == "completed"
 
@@ -803,4 +803,4 @@ async def test_run_hooks_of_the_caller_name_the_run_its_status_and_its_class() -
         await agent.send("go")
         await over(agent, "agent-tool:c1")
 
-        assert told == [("start", "Helper", "starting"), ("finish", "Helper", "completed")]
+        assert told == [("start", "Helper", "queued"), ("finish", "Helper", "completed")]

@@ -423,7 +423,7 @@ async def test_a_fiber_that_sleeps_long_keeps_nobody_awake(run: Run, bench: Benc
 
         world.sleep()
 
-        assert fiber.status == "sleeping"
+        assert fiber.status == "waiting"
         assert not world.node.trees
         await world.clock.advance(DAY)
         assert bench.log[-1] == "sleep ends"

@@ -382,10 +382,10 @@ async def test_what_is_cancelled_while_it_waits_ends_down_to_who_asked(how: str)
             return
 
         turn = await ended(one)
-        assert turn.status == ("completed" if how == "the run" else "aborted")
+        assert turn.status == ("completed" if how == "the run" else "cancelled")
         for depth in range(1, 5):
             async with asyncio.timeout(patience()):
-                while (one_turn := await (await below(one, depth)).turns.wait(RUN)).status != "aborted":
+                while (one_turn := await (await below(one, depth)).turns.wait(RUN)).status != "cancelled":
                     assert one_turn.status in ("running", "waiting"), depth
                     await asyncio.sleep(0.005)
         assert await agent.questions.list() == []
@@ -402,23 +402,25 @@ async def until_gone(agent: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["aborted", "deleted"])
+@pytest.mark.parametrize("how", ["cancelled", "deleted"])
 async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) -> None:
     async with quiz() as one:
         await begun(one)
         await asleep(one.world)
         agent = await top(one)
         (question,) = await agent.questions.list()
-        await (agent.abort() if how == "aborted" else agent.delete())
+        await (agent.abort() if how == "cancelled" else agent.delete())
 
         assert (await ended(one)).status == "completed"
         (run,) = await agent.all_runs()
         assert (run.status, run.reason or run.error) == (
-            ("aborted", "enough") if how == "aborted" else ("error", "QuizTop:t/QuizFirst:agent-tool%3Ac1 was deleted.")
+            ("cancelled", "enough")
+            if how == "cancelled"
+            else ("failed", "QuizTop:t/QuizFirst:agent-tool%3Ac1 was deleted.")
         )
         assert QuizTop.finished == [run.status]
         assert await agent.questions.list() == []
-        if how == "aborted":
+        if how == "cancelled":
             assert not await (await below(one, 4)).questions.approve("k")
         assert not await agent.questions.approve(question)
         assert QuizDeep.told == []
@@ -426,14 +428,14 @@ async def test_what_rests_with_one_that_is_aborted_or_deleted_is_over(how: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["awake", "asleep", "aborted", "cleared", "by itself"])
+@pytest.mark.parametrize("how", ["awake", "asleep", "cancelled", "cleared", "by itself"])
 async def test_pages_above_are_told_that_nothing_is_asked_when_the_asker_is_no_more(how: str) -> None:
     async with quiz() as one:
         page = await asked(one)
         agent = await top(one)
         if how == "asleep":
             await asleep(one.world)
-        if how == "aborted":
+        if how == "cancelled":
             await agent.abort()
         elif how == "cleared":
             await agent.conversation.clear()
@@ -642,7 +644,7 @@ async def test_a_time_that_was_set_for_a_run_counts_while_it_waits() -> None:
         await asks(boss)
         await one.world.clock.advance(3601)
 
-        assert await boss.result() == "error timed-out"
+        assert await boss.result() == "failed timed-out"
         assert await boss.questions.list() == []
 
 

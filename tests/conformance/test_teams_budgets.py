@@ -100,7 +100,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         assert await agent.deepest() == 3
         (refused,) = [one for one in results(model) if "over_limit" in str(one)]
         told = json.loads(refused)
-        assert (told["ok"], told["status"], told["reason"], told["retryable"]) == (False, "error", "over_limit", False)
+        assert (told["ok"], told["status"], told["reason"], told["retryable"]) == (False, "failed", "over_limit", False)
         assert "Limits(depth=3)" in told["error"]
         await check_sums(world, agent)
 
@@ -127,7 +127,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
 
         used = await agent.spending.total()
         field = "tokens" if limits.tokens is not None else "dollars"
-        assert (turn.status, turn.reason) == ("error", "over_limit")
+        assert (turn.status, turn.reason) == ("failed", "over_limit")
         assert f"Limits({field}=" in turn.error
         # No step has begun that did not fit, and the next one would not have.
         largest = max(len(str(asked)) for asked in model.asked) // 4 + OVERHEAD + MOST
@@ -138,7 +138,7 @@ async def test_a_model_that_delegates_for_ever_is_stopped_at_exactly_the_stated_
         await check_sums(world, agent)
 
         again = await agent.send("and now?")
-        assert (again.status, again.reason, again.usage) == ("error", "over_limit", {})
+        assert (again.status, again.reason, again.usage) == ("failed", "over_limit", {})
         assert total(await agent.spending.total()) == total(used)
 
 
@@ -232,7 +232,7 @@ async def test_of_many_that_ask_at_once_exactly_those_begin_whose_requests_fit_t
     model = ScriptedModel(text("one two", gate=gate))
     async with growing(together(model, limits=Limits(tokens=STEP * (most + 1) - 1))) as (world, agent):
         giving = asyncio.create_task(agent.give(8))
-        await until(lambda: agent.count("error"), 8 - most)
+        await until(lambda: agent.count("failed"), 8 - most)
         await until(lambda: asked(model), most)
         gate.set()
 
@@ -266,7 +266,7 @@ async def test_a_request_that_was_cut_off_or_failed_keeps_nothing_reserved() -> 
         await until(lambda: asked(model), 1)
         assert (await agent.give_one("b")).reason == "over_limit"
         await agent.stop("a")
-        assert (await giving).status == "aborted"
+        assert (await giving).status == "cancelled"
 
         assert (await agent.give_one("c")).error.startswith("ValueError: no [error reference ")
         assert (await agent.give_one("d")).output == "well"
@@ -314,7 +314,7 @@ async def test_a_budget_of_money_lets_nobody_ask_whose_price_is_not_known(price:
             assert (turn.status, turn.usage["scripted"]["cost"]) == ("completed", 0.0)
             assert (await agent.spending.total())["scripted"]["cost"] == 0.0
         else:
-            assert (turn.status, turn.reason) == ("error", "over_limit")
+            assert (turn.status, turn.reason) == ("failed", "over_limit")
             assert "nobody knows its price" in turn.error
             assert "Settings(prices=…)" in turn.error
             assert model.asked == []
@@ -377,7 +377,7 @@ async def test_limits_of_a_class_are_a_budget_for_each_agent_of_it_with_all_belo
     async with growing(together(model, base=Looking, budget=Limits(tokens=STEP + 20))) as (_, agent):
         for id in ("a", "b"):
             run = await agent.give_one(id)
-            assert (run.status, run.reason) == ("error", "over_limit")
+            assert (run.status, run.reason) == ("failed", "over_limit")
             assert "for Together:b/Worker:" in (run.error or "")
         assert len(model.asked) == 2
 
@@ -407,7 +407,7 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         giving = asyncio.create_task(agent.lead(1, 5))
         await until(lambda: asked(model), 3)
         refused = await agent.try_one()
-        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert "4 runs are under way, and Limits(runs_at_once=4) for Crew:b and all below it" in (refused.error or "")
         assert len(model.asked) == 3
         gate.set()
@@ -429,7 +429,7 @@ async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_
 
         refused = await agent.try_one()
 
-        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert "4 runs are under way" in (refused.error or "")
         gate.set()
         await until(lambda: agent.count("completed"), 1)
@@ -444,7 +444,7 @@ async def test_only_so_many_runs_of_a_whole_tree_begin_in_a_minute_also_after_a_
         await world.clock.advance(30)
         assert (await agent.give_one("x")).ok
         refused = await agent.give_one("y")
-        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert "Limits(runs_per_minute=3)" in (refused.error or "")
         await world.restart()
         agent = await world.get_agent(cls, "b")
@@ -545,7 +545,7 @@ async def test_where_no_run_may_ever_begin_nobody_waits() -> None:
     async with asyncio.timeout(patience()), running(App(agents=[cls], deps={})) as world:
         agent: Any = await world.get_agent(cls, "b")
 
-        assert await agent.carry(["a", "b"]) == ["error", "error"]
+        assert await agent.carry(["a", "b"]) == ["failed", "failed"]
 
 
 @pytest.mark.parametrize("how", ["cleared", "deleted with who gave them"])

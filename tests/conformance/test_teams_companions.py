@@ -199,9 +199,9 @@ async def test_a_child_that_fails_is_a_failed_call_and_stays_to_be_told_more() -
         await agent.send("go")
 
         told = str(ours.asked[1])
-        assert '"status":"error"' in told
+        assert '"status":"failed"' in told
         assert '"name":"ann"' in told
-        assert (await agent.one("agent-tool:c1")).status == "error"
+        assert (await agent.one("agent-tool:c1")).status == "failed"
         await check(agent)
 
 
@@ -362,7 +362,7 @@ async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_an
                 if event.run_id is not None:
                     assert event.path[-1].name == "ann"
                     seen.append((event.run_id, event.kind, event.seq))
-                if seen[-1:] and seen[-1][:2] == ("agent-tool:m1", "finished"):
+                if seen[-1:] and seen[-1][:2] == ("agent-tool:m1", "completed"):
                     return seen
         return seen
 
@@ -378,7 +378,7 @@ async def test_who_watches_sees_each_task_of_a_child_as_a_run_of_its_own_live_an
         for run in ("agent-tool:c1", "agent-tool:m1"):
             mine = [(kind, seq) for id, kind, seq in live if id == run]
             assert [seq for _, seq in mine] == list(range(len(mine)))
-            assert (mine[0][0], mine[-1][0]) == ("started", "finished")
+            assert (mine[0][0], mine[-1][0]) == ("started", "completed")
 
 
 @pytest.mark.slow
@@ -468,8 +468,8 @@ async def test_terminating_a_child_stops_it_for_good_and_says_so(level: str) -> 
         assert await refusal(agent, "m1") == "terminated"
         assert await refusal(agent, "c2") == "name_taken"
         run = await over(agent, "agent-tool:c1")
-        assert (run.status, run.reason) == ("aborted", "terminated")
-        await bench.seen("heard of ann: aborted terminated")
+        assert (run.status, run.reason) == ("cancelled", "terminated")
+        await bench.seen("heard of ann: cancelled terminated")
         assert len(await agent.ends()) == 1  # nobody is told by a message what it has done itself
         assert theirs.cancelled <= 1
         assert len(theirs.asked) <= 1
@@ -593,7 +593,7 @@ async def test_stopping_the_turn_stops_a_blocking_child_at_work_and_its_request(
         await cancel(client, "r1")
         run = await over(agent, "agent-tool:c1")
 
-        assert (run.status, run.reason) == ("aborted", "parent-interrupted")
+        assert (run.status, run.reason) == ("cancelled", "parent-interrupted")
         assert theirs.cancelled == 1
         await agent.send("go on")  # the child is stopped, not terminated
         assert (await returns(agent))["w1"] == {"name": "ann", "status": "completed", "result": "Another one."}
@@ -613,7 +613,7 @@ async def test_a_child_whose_turn_was_stopped_before_the_crash_does_not_go_on_af
 
         run = await over(await again(one, cls), "agent-tool:c1")
 
-        assert run.status == "aborted"
+        assert run.status == "cancelled"
         assert len(theirs.asked) == 1
 
 
@@ -637,8 +637,8 @@ async def test_a_task_belongs_to_the_turn_that_waits_for_it_and_stops_with_it() 
         assert await agent.turns.cancel()
         turn = await sending
 
-        assert turn.status == "aborted"
-        assert (await over(agent, "agent-tool:m1")).status == "aborted"
+        assert turn.status == "cancelled"
+        assert (await over(agent, "agent-tool:m1")).status == "cancelled"
         assert theirs.cancelled == 1
 
 

@@ -67,7 +67,7 @@ async def test_all_are_waited_for_and_come_back_in_the_order_given_whoever_was_f
         runs = await asking
 
         assert [run.output for run in runs] == ["wait!", None, "quick!"]
-        assert [run.status for run in runs] == ["completed", "error", "completed"]
+        assert [run.status for run in runs] == ["completed", "failed", "completed"]
         assert [run.order for run in runs] == [0, 1, 2]
         assert await agent.all_runs() == runs
         assert await agent.child_names() == [run.id for run in runs]
@@ -87,8 +87,8 @@ async def test_the_first_failure_stops_the_others_if_that_is_wished_and_they_say
 
         first, failed, third = await asking
 
-        assert (failed.status, failed.reason) == ("error", None)
-        assert ends([first, third]) == [("aborted", f"failed-with {failed.id}")] * 2
+        assert (failed.status, failed.reason) == ("failed", None)
+        assert ends([first, third]) == [("cancelled", f"failed-with {failed.id}")] * 2
         assert {"cut wait", "cut wait too"} <= set(bench.log)
 
 
@@ -104,12 +104,12 @@ async def test_a_quorum_stops_the_rest_and_what_had_not_begun_never_does(level: 
 
         why = f"quorum-with {runs[3].id}"
         assert ends(runs) == [
-            ("aborted", why),
+            ("cancelled", why),
             ("completed", None),
-            ("error", None),
+            ("failed", None),
             ("completed", None),
-            ("aborted", why),
-            ("aborted", why),
+            ("cancelled", why),
+            ("cancelled", why),
         ]
         assert bench.logged("begun c") == bench.logged("begun d") == []
         assert await agent.all_runs() == runs
@@ -126,8 +126,8 @@ async def test_a_quorum_that_cannot_be_reached_any_more_is_not_waited_for() -> N
     async with doing as (_, agent, _):
         stopped, *failed = await agent.do()
 
-        assert [run.status for run in failed] == ["error", "error"]
-        assert stopped.status == "aborted"
+        assert [run.status for run in failed] == ["failed", "failed"]
+        assert stopped.status == "cancelled"
         assert stopped.reason in [f"no-quorum-after {run.id}" for run in failed]
 
 
@@ -147,7 +147,7 @@ async def test_the_first_that_ends_well_wins_and_the_losers_say_to_whom_they_los
 
         assert winner.output == "late!"
         slow, failed, _ = [await over(agent, run.id) for run in await agent.all_runs()]
-        assert ends([slow, failed]) == [("aborted", f"lost-to {winner.id}"), ("error", None)]
+        assert ends([slow, failed]) == [("cancelled", f"lost-to {winner.id}"), ("failed", None)]
         await bench.seen("cut wait")
 
 
@@ -166,7 +166,7 @@ async def test_why_a_run_was_stopped_first_is_what_is_kept() -> None:
         await asking
 
         assert "lost-to y" in bench.log
-        assert ends([await over(agent, "x")]) == [("aborted", "lost-to y")]
+        assert ends([await over(agent, "x")]) == [("cancelled", "lost-to y")]
 
 
 async def test_a_race_that_nobody_wins_is_the_failure_of_the_one_given_first() -> None:
@@ -228,8 +228,8 @@ async def test_what_may_pass_is_tried_again_after_a_while_and_every_attempt_is_a
 
         assert [(run.id, run.output) for run in runs] == [("x~3", "busy!"), ("y", "a!")]
         assert {run.id: (run.status, run.reason) for run in await agent.all_runs()} == {
-            "x": ("error", "overworked"),
-            "x~2": ("error", "overworked"),
+            "x": ("failed", "overworked"),
+            "x~2": ("failed", "overworked"),
             "x~3": ("completed", None),
             "y": ("completed", None),
         }
@@ -246,8 +246,8 @@ async def test_it_is_tried_as_often_as_allowed_and_not_at_all_if_it_would_fail_a
         bench.busy = 100
         busy, failed = await agent.do()
 
-        assert (busy.status, busy.reason) == ("error", "overworked")
-        assert (failed.status, failed.reason) == ("error", None)
+        assert (busy.status, busy.reason) == ("failed", "overworked")
+        assert (failed.status, failed.reason) == ("failed", None)
         assert bench.log.count("begun busy") == 2
         assert bench.log.count("begun fail") == 1
 
@@ -268,7 +268,7 @@ async def test_one_that_took_too_long_is_tried_again() -> None:
         (run,) = await asking
 
         assert (run.id, run.output) == ("x~2", "wait!")
-        assert ends([await agent.one("x")]) == [("error", "timed-out")]
+        assert ends([await agent.one("x")]) == [("failed", "timed-out")]
 
 
 async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
@@ -288,7 +288,7 @@ async def test_a_helper_whose_provider_cannot_answer_is_tried_again() -> None:
         (run,) = await asking
 
         assert (run.id, run.output) == ("x~2", "here I am")
-        assert ends([await agent.one("x")]) == [("error", "unavailable")]
+        assert ends([await agent.one("x")]) == [("failed", "unavailable")]
 
 
 async def test_one_that_was_given_up_is_asked_for_again_under_its_own_id() -> None:
@@ -344,7 +344,7 @@ async def test_a_run_that_had_ended_when_it_was_stopped_ended_as_it_did_also_if_
             child = await one.world.get_agent(cls, "b", sub=[(TeamDigger, "x")])
             assert await child.ends() == [run.status]
             ended.add(run.status)
-    assert ended == {"completed", "aborted"}
+    assert ended == {"completed", "cancelled"}
 
 
 async def test_whoever_stops_waiting_stops_all_branches() -> None:
@@ -360,7 +360,7 @@ async def test_whoever_stops_waiting_stops_all_branches() -> None:
 
         runs = [await over(agent, id) for id in ("x", "y")]
 
-        assert ends(runs) == [("aborted", "caller-cancelled")] * 2
+        assert ends(runs) == [("cancelled", "caller-cancelled")] * 2
         assert await agent.one("z") is None
 
 
@@ -379,7 +379,7 @@ async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a
         await bench.seen("planning", 2)
         await agent.cancel_work()
 
-        assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
+        assert ends([await over(agent, id) for id in ("x", "y")]) == [("cancelled", "caller-cancelled")] * 2
 
 
 @pytest.mark.parametrize("way", ["gather", "race", "map", "run_agent"])
@@ -407,7 +407,7 @@ async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_it
 
         runs = [await over(agent, run.id) for run in await agent.all_runs()]
 
-        assert ends(runs) == [("aborted", "caller-cancelled")] * 2
+        assert ends(runs) == [("cancelled", "caller-cancelled")] * 2
         await one.world.settled()
         assert "over" not in bench.log
         assert await agent.all_fibers() == [("work", "cancelled")]
@@ -438,7 +438,7 @@ async def test_what_a_failed_fiber_had_begun_goes_on_until_that_is_forgotten() -
 
         await agent.forget_work()
 
-        assert ends([await over(agent, second.id)]) == [("aborted", "caller-cancelled")]
+        assert ends([await over(agent, second.id)]) == [("cancelled", "caller-cancelled")]
 
 
 class TeamLead(Agent):
@@ -468,7 +468,7 @@ async def test_a_run_may_fan_out_itself_and_stopping_it_stops_all_below(level: s
 
         run = await over(agent, "lead")
 
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
         await bench.seen("cut wait")
         await bench.seen("cut wait too")
 
@@ -624,7 +624,7 @@ async def test_whoever_stops_waiting_while_the_agent_is_busy_with_read_sql_stops
         asking.cancel()
         await asyncio.gather(asking, beside, return_exceptions=True)
 
-        assert ends([await over(agent, id) for id in ("x", "y")]) == [("aborted", "caller-cancelled")] * 2
+        assert ends([await over(agent, id) for id in ("x", "y")]) == [("cancelled", "caller-cancelled")] * 2
 
 
 async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -> None:

@@ -64,7 +64,11 @@ async def test_a_step_that_fails_ends_the_pipeline_with_an_error_that_names_it(l
 
         assert (caught.value.step, caught.value.run_id) == (2, "second")
         assert [(step.type, step.name) for step in caught.value.path] == [("Boss", "b"), ("TeamBreaker", "second")]
-        assert ends(await agent.all_runs()) == [("completed", None), ("error", None), ("aborted", "failed-with second")]
+        assert ends(await agent.all_runs()) == [
+            ("completed", None),
+            ("failed", None),
+            ("cancelled", "failed-with second"),
+        ]
         assert bench.logged("begun") == ["begun a", "begun a!"]
 
 
@@ -80,7 +84,7 @@ async def test_a_step_that_is_cancelled_ends_the_pipeline() -> None:
 
         with pytest.raises(PipelineFailed, match=r"Step 1 of 2 .* enough"):
             await asking
-        assert ends(await agent.all_runs()) == [("aborted", "enough"), ("aborted", "failed-with first")]
+        assert ends(await agent.all_runs()) == [("cancelled", "enough"), ("cancelled", "failed-with first")]
 
 
 @pytest.mark.promise("B-1")
@@ -94,7 +98,7 @@ async def test_cancelling_the_caller_stops_the_step_that_runs_and_starts_no_othe
         await bench.seen("begun wait")
         assert await agent.cancel_work()
 
-        assert ends([await over(agent, "first")]) == [("aborted", "caller-cancelled")]
+        assert ends([await over(agent, "first")]) == [("cancelled", "caller-cancelled")]
         assert bench.logged("begun") == ["begun wait"]
 
 

@@ -47,7 +47,7 @@ async def test_a_run_of_another_server_is_like_any_other() -> None:
         done, failed = await desk.give("FarDigger", "dig", "r1"), await desk.give("FarDigger", "fail", "r2")
 
         assert (done.status, done.output, done.agent.type) == ("completed", {"did": "dig"}, "AtFarDigger")
-        assert failed.status == "error"
+        assert failed.status == "failed"
         assert failed.error.startswith("Internal error (reference ")  # of the other server's log
         assert await desk.give("FarDigger", "dig", "r1") == done
         assert two.bench.log == ["begun dig", "begun fail"]
@@ -109,7 +109,7 @@ async def test_what_happens_there_is_told_here_live_and_replayed_when_the_other_
 async def _until_over(desk: Any) -> AsyncIterator[Any]:
     async for event in desk.subscribe("children"):
         yield event
-        if event.run_id == "agent-tool:c1" and event.kind == "finished":
+        if event.run_id == "agent-tool:c1" and event.kind == "completed":
             return
 
 
@@ -203,8 +203,8 @@ async def test_a_talk_is_stopped_there_too_and_stays_so() -> None:
         await desk.stop("r1")
 
         run = await giving
-        assert (run.status, run.reason) == ("aborted", "enough")
-        await _remotely(two, run, "aborted")
+        assert (run.status, run.reason) == ("cancelled", "enough")
+        await _remotely(two, run, "cancelled")
         await two.far.world.crash()
         assert (await two.ask(run)).json()["reason"] == "enough"
 
@@ -258,9 +258,9 @@ async def test_a_stop_reaches_the_other_server_and_what_it_does() -> None:
         assert await desk.stop("r1")
 
         run = await giving
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
         await two.bench.seen("cut")
-        await _remotely(two, run, "aborted")
+        await _remotely(two, run, "cancelled")
 
 
 async def test_a_run_whose_time_is_over_is_stopped_on_the_other_server_too() -> None:
@@ -300,7 +300,7 @@ async def test_a_stop_that_the_other_server_could_not_hear_reaches_it_when_it_is
         two.bench.is_down = False
 
         await two.desk()
-        await _remotely(two, run, "aborted")
+        await _remotely(two, run, "cancelled")
 
 
 async def _is_away(desk: Any) -> None:
@@ -323,7 +323,7 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
         stopped = await two.ask(run, "/cancel", method="POST", body=b'{"reason": "%s"}' % (b"x" * 10_000))
         started = await two.ask(run, method="POST", body=b'{"input": "late"}')
 
-        assert (stopped.json()["status"], started.json()["status"]) == ("aborted", "aborted")
+        assert (stopped.json()["status"], started.json()["status"]) == ("cancelled", "cancelled")
         assert started.json()["reason"] == "x" * 500
         assert "begun late" not in two.bench.log
 
@@ -343,7 +343,7 @@ async def test_a_server_that_refuses_is_not_asked_again(who: str, key: str | Non
 
         run = await (await two.desk()).give(who, "dig", "r1")
 
-        assert (run.status, run.reason, run.retryable) == ("error", None, False)
+        assert (run.status, run.reason, run.retryable) == ("failed", None, False)
         assert wanted in (run.error or "")
         assert two.bench.log == []
         assert KEY not in str(run)
@@ -383,7 +383,7 @@ async def test_another_version_of_the_protocol_is_refused_and_told_what_to_do() 
         run = await (await two.desk()).give("FarDigger", "dig", "r2")
 
         assert (old.status, old.json()["code"], old.headers["sapwood-protocol"]) == (426, "protocol_mismatch", "1")
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "protocol_mismatch: http" in (run.error or "")
         assert "Use the same release of sapwood on both sides." in (run.error or "")
         assert two.bench.log == ["begun dig"]
@@ -418,7 +418,7 @@ async def test_a_run_that_timed_out_while_its_server_was_away_says_why() -> None
         await two.near.world.clock.advance(11)
 
         run = await giving
-        assert (run.status, run.reason) == ("error", "timed-out")
+        assert (run.status, run.reason) == ("failed", "timed-out")
         told = f"It took longer than it may: 10 seconds. {run.remote['url']} answers 503: down. [error reference "
         assert run.error.startswith(told)
 
@@ -468,7 +468,7 @@ async def test_a_server_that_has_lost_a_run_is_not_asked_to_do_it_again() -> Non
 
         run = await giving
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "remote_lost: http" in (run.error or "")
         assert two.bench.log.count("begun wait") == 1
 
@@ -692,7 +692,7 @@ async def test_after_a_restart_a_remote_run_is_not_silent_while_one_below_it_spe
         for n in range(4):
             for clock in clocks:
                 await clock.advance(SILENCE - 20)
-            assert (await desk.one("r1")).status in ("starting", "running")
+            assert (await desk.one("r1")).status in ("queued", "running")
             two.bench.go.set()
             await two.bench.seen(f"about to say {n + 1}" if n < 3 else "all said")
             await _heard(desk, clocks[0].now())

@@ -125,7 +125,7 @@ class Near:
 
     async def ended(self) -> Run:
         async with asyncio.timeout(patience()):
-            while (run := await (await self.root()).one()).status in ("starting", "running"):  # noqa: ASYNC110 - seen from outside
+            while (run := await (await self.root()).one()).status in ("queued", "running"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
         return run
 

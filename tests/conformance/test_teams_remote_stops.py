@@ -109,7 +109,7 @@ class Levels:
     async def ended(self, run: Run) -> str:
         """Return why the far server was told to stop a run, once it was."""
         async with asyncio.timeout(patience()):
-            while (state := (await self.two.ask(run)).json()).get("status") != "aborted":  # noqa: ASYNC110 - seen from outside
+            while (state := (await self.two.ask(run)).json()).get("status") != "cancelled":  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.01)
         return state["reason"]
 

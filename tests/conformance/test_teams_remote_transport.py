@@ -55,7 +55,7 @@ class Job:
     @property
     def status(self) -> RemoteStatus:
         if self.stopped is not None:
-            return RemoteStatus("aborted", self.said, reason=self.stopped)
+            return RemoteStatus("cancelled", self.said, reason=self.stopped)
         if self.said == self.words:
             return RemoteStatus("completed", self.said, output={"said": self.said}, summary="said")
         return RemoteStatus("running", self.said)
@@ -268,7 +268,7 @@ async def test_a_cancelled_run_is_cancelled_over_the_transport_also_after_a_cras
         mill.fails = Unavailable("not now")
         await desk.stop("r1")
         run = await giving
-        assert (run.status, run.reason) == ("aborted", "enough")
+        assert (run.status, run.reason) == ("cancelled", "enough")
         await near.world.crash()
         mill.fails = None
 
@@ -330,7 +330,7 @@ async def test_what_a_transport_refuses_or_breaks_ends_the_run(error: Exception,
         mill.fails = error
         run = await (await near.world.get_agent(MillDesk, "d")).give(1)
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert wanted in str(run.error)
         assert mill.log.count("start") == 1
 
@@ -348,8 +348,8 @@ async def test_a_name_is_needed_and_a_status_is_one_of_four() -> None:
     async with running(App(agents=[NamelessDesk])) as world:
         with pytest.raises(UsageError, match=r"Nameless\.url must name the remote agent"):
             await (await world.get_agent(NamelessDesk, "d")).give()
-    with pytest.raises(UsageError, match="status must be one of aborted, completed, error, running, got 'failed'"):
-        RemoteStatus("failed")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="status must be one of cancelled, completed, failed, running, got 'error'"):
+        RemoteStatus("error")  # pyright: ignore[reportArgumentType]
 
 
 # An HTTP server that is not of sapwood.

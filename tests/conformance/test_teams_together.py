@@ -202,7 +202,7 @@ async def test_who_rests_is_stopped_while_one_above_is_busy_with_read_sql(depth:
         await counting
 
         assert (await ended(world)).status == "completed"
-        assert (await agent.turns.wait(RUN)).status == "aborted"
+        assert (await agent.turns.wait(RUN)).status == "cancelled"
         assert PactDeep.signed == []
 
 
@@ -239,7 +239,7 @@ async def test_who_waits_for_a_run_that_rests_and_is_cleared_goes_on(depth: int)
         assert await agent.forget_runs() == 1
 
         turn = await ended(world)
-        assert turn.status == ("completed" if depth else "error")
+        assert turn.status == ("completed" if depth else "failed")
         assert await (await world.get_agent(PactTop, "t")).questions.list() == []
         await asleep(world)
 
@@ -368,8 +368,8 @@ class PactCounter(Agent):
         await self.read_sql(SLOW)
 
 
-STOPPED = [("aborted", "caller-cancelled")] * 2
-LOST = [("aborted", "lost-to fast"), ("completed", None)]
+STOPPED = [("cancelled", "caller-cancelled")] * 2
+LOST = [("cancelled", "lost-to fast"), ("completed", None)]
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_the_examples_are_what_is_written() -> None:
         frames.error("6f1c…", "Internal error (reference 1a2b3c4d)."),
         chat.chunk("xvaxlrqB", b'{"type":"text-delta","id":"1-0","delta":"Good"}', 3),
         chat.done("xvaxlrqB", "completed", asked=["vfjU"]),
-        chat.done("xvaxlrqB", "error", asked=["vfjU"], body="The model is out of order.", error=True),
+        chat.done("xvaxlrqB", "failed", asked=["vfjU"], body="The model is out of order.", error=True),
         chat.replayed("xvaxlrqB", continuation=False),
         chat.messages(json.dumps([HEY]), connect=True),
         chat.updated(HEY),

@@ -384,7 +384,7 @@ def test_runs_are_shown_with_their_size_also_when_no_server_runs(shop: Path) -> 
     with serving(shop):
         said_by(shop, "call", "Shop:main", "ask", "Any bread?")
         shown = said_by(shop, "runs", "Shop:main")
-        failed = said_by(shop, "runs", "Shop:main", "--status", "error")
+        failed = said_by(shop, "runs", "Shop:main", "--status", "failed")
     alone = json.loads(said_by(shop, "runs", "Shop:main", "--json"))
 
     assert re.search(r"asked +│ Clerk +│ completed +│ just now +│ \d+ KiB", shown)

@@ -189,7 +189,7 @@ async def test_tool_calls_that_were_cut_in_the_middle_are_not_made(dialect: Dial
         cls = adding(dialect.model(provider.port))
         async with talking(cls) as one:
             agent = await one.world.get_agent(cls, "t")
-            assert (await agent.send("add")).status == "error"
+            assert (await agent.send("add")).status == "failed"
             assert cls.added == []
             assert (await agent.send("and?")).text == TEXT
 
@@ -278,7 +278,7 @@ async def test_what_asking_again_does_not_mend_is_told_at_once(dialect: Dialect,
         async with talking(cls) as one:
             agent = await one.world.get_agent(cls, "t")
             turn = await agent.send("hi")
-            assert (turn.status, turn.error) == ("error", words)
+            assert (turn.status, turn.error) == ("failed", words)
             assert len(provider.requests) == 1
 
 
@@ -290,7 +290,7 @@ async def test_waiting_for_a_provider_can_be_cancelled(dialect: Dialect) -> None
             await say(client, "r1", user("hi"))
             await waits(client, "r1")
             await cancel(client, "r1")
-            assert (await done(client, "r1"))["outcome"] == "aborted"
+            assert (await done(client, "r1"))["outcome"] == "cancelled"
             await one.world.clock.advance(7200)
             assert len(provider.requests) == 1
 
@@ -332,7 +332,7 @@ async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dial
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             await left(provider)
-            assert (await done(client, "r1"))["outcome"] == "aborted"
+            assert (await done(client, "r1"))["outcome"] == "cancelled"
             assert text_of((await agent.conversation.messages())[-1]) == "Grüße aus "
 
 
@@ -359,7 +359,7 @@ async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             await left(provider)
-            assert (await done(client, "r1"))["outcome"] == "aborted"
+            assert (await done(client, "r1"))["outcome"] == "cancelled"
 
 
 @pytest.mark.promise("B-16")
@@ -373,7 +373,7 @@ async def test_a_turn_cancelled_before_the_request_was_sent_never_sends_it(diale
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             cls.door.set()
-            assert (await done(client, "r1"))["outcome"] == "aborted"
+            assert (await done(client, "r1"))["outcome"] == "cancelled"
             await asyncio.sleep(0.05)
             assert (provider.requests, provider.connections) == ([], 0)
 
@@ -391,7 +391,7 @@ async def test_a_turn_cancelled_at_any_moment_leaves_no_connection_behind(dialec
                 await asyncio.sleep(0)
             while not sending.done() and not await agent.turns.cancel():  # noqa: ASYNC110 - it is seen from outside
                 await asyncio.sleep(0)
-            assert (await sending).status == "aborted"
+            assert (await sending).status == "cancelled"
             if provider.requests:
                 await left(provider)
 
@@ -412,7 +412,7 @@ async def test_who_stops_waiting_for_send_closes_the_connection_at_once(dialect:
             await left(provider)
             with contextlib.suppress(asyncio.CancelledError):
                 await sending
-            assert [status for _, status in await over(agent)] == ["aborted"]
+            assert [status for _, status in await over(agent)] == ["cancelled"]
 
 
 async def test_who_stops_waiting_for_send_before_the_request_was_sent_never_sends_it(dialect: Dialect) -> None:
@@ -455,7 +455,7 @@ async def test_who_waits_for_another_s_request_can_be_cancelled() -> None:
             await say(second, "r", user("hi"))
             await waits(second, "r")
             await cancel(second, "r")
-            assert (await done(second, "r"))["outcome"] == "aborted"
+            assert (await done(second, "r"))["outcome"] == "cancelled"
             await cancel(first, "r")
             await done(first, "r")
             assert len(provider.requests) == 1
@@ -602,7 +602,7 @@ async def test_a_cut_that_was_recorded_is_played_too(dialect: Dialect, tmp_path:
         (first,), _ = await heard(dialect.model(provider.port, client=client), "hi")
     async with recorded(file) as client:
         (second,), _ = await heard(dialect.model(1, client=client), "hi")
-    assert (first.status, first.text) == (second.status, second.text) == ("error", "Grüße aus ")
+    assert (first.status, first.text) == (second.status, second.text) == ("failed", "Grüße aus ")
 
 
 async def test_what_was_not_recorded_is_told_and_not_waited_for(
@@ -613,7 +613,7 @@ async def test_what_was_not_recorded_is_told_and_not_waited_for(
         await heard(dialect.model(provider.port, client=client), "hi")
     async with recorded(file) as client:
         (turn,), _ = await heard(dialect.model(1, client=client), "something else")
-    assert turn.status == "error"
+    assert turn.status == "failed"
     assert "Record it again." in caplog.text
 
 

@@ -155,7 +155,7 @@ class Watcher:
                     event = json.loads(line)
                     self.events.append(event)
                     self._cursor = event["cursor"]
-                    self._is_over = event["kind"] in ("finished", "error", "aborted")
+                    self._is_over = event["kind"] in ("completed", "failed", "cancelled")
         finally:
             connection.close()
 
@@ -199,7 +199,7 @@ def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(
         expected = [str(n) for n in range(WORDS)]
         assert watcher.words() == expected
         assert [event["seq"] for event in watcher.events] == list(range(WORDS + 2))
-        assert (watcher.events[0]["kind"], watcher.events[-1]["kind"]) == ("started", "finished")
+        assert (watcher.events[0]["kind"], watcher.events[-1]["kind"]) == ("started", "completed")
         late = Watcher(near)
         late.until_over()
         assert late.words() == expected
@@ -214,7 +214,7 @@ def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(
 def test_a_wrong_token_and_an_old_protocol_end_a_run_at_once_and_say_what_to_do(tmp_path: Path) -> None:
     with sites(tmp_path, key="wrong") as (near, far):
         near.ask(DESK, "POST", {"words": 1})
-        refused = status(near, "error")
+        refused = status(near, "failed")
         path = "/agents/far-counter/nobody/run"
         old = far.ask(path, "POST", {"input": {"words": 1}}, **{**PROTOCOL, "sapwood-protocol": "0"})
         unknown = far.ask(path, **PROTOCOL)
@@ -249,7 +249,7 @@ def test_a_server_of_another_release_is_asked_once(tmp_path: Path) -> None:
     try:
         with sites(tmp_path, url=f"http://127.0.0.1:{server.server_port}/agents/far-counter") as (near, _):
             near.ask(DESK, "POST", {"words": 1})
-            refused = status(near, "error")
+            refused = status(near, "failed")
     finally:
         server.shutdown()
         server.server_close()

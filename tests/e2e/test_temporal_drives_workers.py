@@ -165,7 +165,7 @@ def test_temporal_stops_a_turn_in_any_worker(two: Server, temporal: Temporal, pr
     asyncio.run(stop())
 
     for name in (HERE, THERE):
-        until(lambda name=name: (turn(two, name) or [None])[0] == "aborted")
+        until(lambda name=name: (turn(two, name) or [None])[0] == "cancelled")
     ends = {f"Desk:{HERE} t1": "COMPLETED", f"Desk:{THERE} t1": "CANCELED"}
     until(lambda: {id: how for id, (how, above) in asyncio.run(workflows(temporal)).items() if above is None} == ends)
 

@@ -79,7 +79,7 @@ class Left:
             stored = [seq for seq, _ in self.chunks.get(row.number, ())]
             if stored != sorted(set(stored)):
                 found.append(f"the chunks of {row.id} are numbered {stored}")
-            if stored and row.status not in ("running", "error"):
+            if stored and row.status not in ("running", "failed"):
                 found.append(f"{row.id} is {row.status}, and its chunks are still there")
             if requests_of(row) < row.steps:
                 found.append(f"{row.id} has asked the model {row.steps} times, and used {row.usage}")

@@ -33,12 +33,12 @@ from tests.faults.chat_workload import ONCE
 from sapwood.chat.turns import Row
 from sapwood.wire import chat as wire
 
-ENDED = ("completed", "error", "aborted", "skipped")
+ENDED = ("completed", "failed", "cancelled", "skipped")
 UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
 OUTCOMES = {
-    "completed": ("completed", "waiting", "aborted"),
-    "error": ("error",),
-    "aborted": ("aborted",),
+    "completed": ("completed", "waiting", "cancelled"),
+    "error": ("failed",),
+    "cancelled": ("cancelled",),
     "skipped": ("skipped",),
 }
 """What a turn may be if its last stream ended like this: one that waits for somebody is completed to its clients."""
@@ -432,8 +432,8 @@ class Model:
                 self._problem(f"{place}: {turn} was shown as {shown.message}, and is stored as {stored}")
 
     def _check_kept(self, left: Left, row: Row, messages: list[str], said: list[str]) -> None:
-        dropped = row.status == "aborted" or (row.status == "skipped" and _policy(left.place) == "Dropped")
-        others = [one for one in left.turns if one.number > row.number and one.status == "aborted"]
+        dropped = row.status == "cancelled" or (row.status == "skipped" and _policy(left.place) == "Dropped")
+        others = [one for one in left.turns if one.number > row.number and one.status == "cancelled"]
         if dropped or (row.status == "skipped" and others) or left.place in self._ever["once more"]:
             return
         for message in messages:

@@ -21,7 +21,7 @@ from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.kernel.node import TREES, tree_folder
 
 Lines = Sequence[Sequence[Any]]
-ENDS = {"completed": {"COMPLETED"}, "error": {"FAILED"}, "aborted": {"COMPLETED", "CANCELED"}}
+ENDS = {"completed": {"COMPLETED"}, "error": {"FAILED"}, "cancelled": {"COMPLETED", "CANCELED"}}
 """How the workflow of a turn or run may have ended, by how that did."""
 TIMES = ("timestamp", "run_id", "conversation_id")
 """What is another thing in each life."""
@@ -196,7 +196,7 @@ def driven(tree: Mapping[str, Left], workflows: Mapping[str, str]) -> list[str]:
     found = [f"the workflow {id} is {status}, and drove nobody" for id, status in workflows.items() if id not in wanted]
     for id, status in wanted.items():
         workflow = workflows.get(id)
-        if workflow is None and status != "aborted":  # one that was stopped at once need not have been driven
+        if workflow is None and status != "cancelled":  # one that was stopped at once need not have been driven
             found.append(f"{id} is {status}, and no workflow drove it")
         elif workflow is not None and workflow not in ENDS.get(status, ()):
             found.append(f"{id} is {status}, and its workflow {workflow}")

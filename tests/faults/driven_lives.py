@@ -378,7 +378,7 @@ class Runner:
 
     def _check(self, life: Life, report: dict[str, Any]) -> list[str]:
         self.workflows += report["runs"]
-        found = [] if report["ends"] == ["completed", "aborted"] else [f"the turns are {report['ends']}"]
+        found = [] if report["ends"] == ["completed", "cancelled"] else [f"the turns are {report['ends']}"]
         killed, lines = "server" in life.killed, self._journal(life.name)
         end = time.monotonic() + SETTLING
         while True:

@@ -41,7 +41,7 @@ LISTENED = SILENCE + LEEWAY + 1.5
 """Seconds after which runs above would be given up, if words far below did not count for them."""
 PROTOCOL = {"sapwood-protocol": "1"}
 ROOT = "/agents/nested-root/n"
-ENDS = {"cancel": "aborted", "delete": "error", "destroy": "error"}
+ENDS = {"cancel": "cancelled", "delete": "failed", "destroy": "failed"}
 """How a run of the root is ended from above, and how it stands then."""
 REASONS = {"delete": "deleted", "destroy": "destroyed"}
 """Why the far server is told to stop. A run that is cancelled is told the reason that was given."""
@@ -220,9 +220,9 @@ class Life:
         if how != "cancel" and below:
             self.problems.append(f"{id}: of what was deleted is left {below}")
         for level, one in enumerate(below, 1):
-            if one is not None and (one["status"], one["reason"]) != ("aborted", reason):
+            if one is not None and (one["status"], one["reason"]) != ("cancelled", reason):
                 self.problems.append(f"{id}: {level} levels down it is {one}, and the reason is {reason!r}")
-        if session is not None and self._far(session) != ("aborted", reason):
+        if session is not None and self._far(session) != ("cancelled", reason):
             self.problems.append(f"{id}: at the far server it is {self._far(session)}, and the reason is {reason!r}")
 
 

@@ -36,11 +36,11 @@ from sapwood.runs.kept import Row as Served
 from sapwood.runs.registry import HARD, TERMINATED
 from sapwood.runs.registry import Row as Given
 
-KINDS = {"finished": "completed", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
+KINDS = {"finished": "completed", "error": "failed", "aborted": "cancelled", "interrupted": "interrupted"}
 ASIDE = ("data-agent-progress", "data-agent-milestone")
 """Chunks that have no number of their own."""
 NOT_BEGUN = "not-started"
-ENDED = ("completed", "error", "aborted", "skipped")
+ENDED = ("completed", "failed", "cancelled", "skipped")
 
 
 @dataclass(slots=True)
@@ -290,7 +290,7 @@ class Model:
             if row.status in ("running", "completed"):
                 self._problem(f"{where}, and the child knows nothing of it")
             return
-        if row.status == "starting" or row.is_open:
+        if row.status == "queued" or row.is_open:
             return
         if row.status == "interrupted":
             if row.reason == NOT_BEGUN:
@@ -300,10 +300,10 @@ class Model:
             if is_end or row.status == "completed":
                 self._problem(f"{where}, and the child still runs")
             return
-        if row.reason == "timed-out" and theirs.status == "aborted":
+        if row.reason == "timed-out" and theirs.status == "cancelled":
             return
         # One that is stopped before it is awake again after a crash is over before anybody has asked what it has used.
-        used = row.status == "aborted" or row.usage == theirs.usage
+        used = row.status == "cancelled" or row.usage == theirs.usage
         if (row.status, row.output) != (theirs.status, theirs.output) or not used:
             self._problem(f"{where} {row.output} {row.usage}, to the child {theirs}")
 

@@ -504,7 +504,7 @@ class Person:
 
     async def _may_give(self, tree: str) -> Any:
         root = await self._root(tree)
-        open_runs = [id for id, *_, status in await root.given() if status in ("starting", "running")]
+        open_runs = [id for id, *_, status in await root.given() if status in ("queued", "running")]
         return root if len(open_runs) < MOST_RUNS else None
 
     async def give(self, tree: str) -> None:
@@ -539,7 +539,7 @@ class Person:
 
     async def stop_run(self, tree: str) -> None:
         root = await self._root(tree)
-        going_on = [id for id, *_, status in await root.given() if status in ("starting", "running")]
+        going_on = [id for id, *_, status in await root.given() if status in ("queued", "running")]
         if going_on:
             id = self._random.choice(going_on)
             WORLD.note("c", place_of(tree, ()), id)

@@ -206,8 +206,8 @@ MUTANTS = [
         "A-202",
         (
             "chat/steps.py",
-            '        if turn.status in ("completed", "error", "aborted"):',
-            '        if turn.status in ("completed", "error", "aborted") and isinstance(turn.output, str | None):',
+            '        if turn.status in ("completed", "failed", "cancelled"):',
+            '        if turn.status in ("completed", "failed", "cancelled") and isinstance(turn.output, str | None):',
         ),
         tests=("test_runs_tools.py::test_the_hooks_of_a_completed_turn_are_called_after_structured_output",),
     ),

@@ -206,7 +206,7 @@ class TeamModel(Model):
         if len(ids) > (branch.retry.max_attempts if branch.retry is not None else 1):
             self._problem(f"{place}: the branch {branch.input} was tried {len(ids)} times")
         for row in rows[:-1]:
-            if row.status != "error" or row.reason is None or row.cancelled is not None:
+            if row.status != "failed" or row.reason is None or row.cancelled is not None:
                 self._problem(f"{place}: {row.id} is {row.status} ({row.reason}), and was tried again")
 
     def _check_acknowledged(self, left: TeamLeft, key: str, *, is_end: bool) -> None:
@@ -320,7 +320,7 @@ def _is_stopped(left: Left, folder: Mapping[str, Left]) -> bool:
     """Return whether anything was cancelled that an agent works for, or was given up and ended without it."""
     rows, root = _above(left, folder), folder[str(left.address.root)]
     turn = next((turn for turn in root.turns if rows and turn.id == rows[-1][1].work), None)
-    if turn is not None and turn.status == "aborted":
+    if turn is not None and turn.status == "cancelled":
         return True
     return any(row.cancelled is not None or row.delivered & HOOK_TOLD_GIVEN_UP for _, row in rows)
 

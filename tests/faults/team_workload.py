@@ -286,7 +286,7 @@ class Owner(Person):
     async def have_asked(self, tree: str) -> None:
         """Have somebody far down ask, and do not wait."""
         root = await self._root(tree)
-        if sum(status in ("starting", "running") for *_, status in await root.given()) >= MOST_ASKED:
+        if sum(status in ("queued", "running") for *_, status in await root.given()) >= MOST_ASKED:
             return await self.pause(tree)
         id = await root.have_asked(f"{next(WORLD.numbers)}")
         WORLD.note("D", place_of(tree, ()), id)

@@ -91,7 +91,7 @@ async def _kill(two: Both, random: Random) -> None:
 
 async def _check(two: Both, client: Any, run: Run, count: int, seed: str, *, was_stopped: bool) -> None:
     where = f"{seed}, {run.id}: {run.status} {run.reason} {run.error}"
-    assert run.status == "completed" or (run.status == "aborted" and was_stopped), where
+    assert run.status == "completed" or (run.status == "cancelled" and was_stopped), where
     await told_end(client, run.id)
     check_sequence(frames(client, run.id))
     heard = [body["data"] for body in bodies(client, run.id)]
@@ -103,7 +103,7 @@ async def _check(two: Both, client: Any, run: Run, count: int, seed: str, *, was
         assert (heard, told, there) == (list(range(count)), heard, "completed"), where
     else:
         assert heard == told[: len(heard)], where
-        assert there in ("aborted", "completed", NEVER_BEGUN), where
+        assert there in ("cancelled", "completed", NEVER_BEGUN), where
         assert not heard or there != NEVER_BEGUN, where
 
 

@@ -86,7 +86,7 @@ async def test_ids_search_attributes_and_codes_of_errors_can_be_read_all_the_sam
     assert any(id.startswith("SceneDesk:failed turn-") for id in texts(kept, "workflowId"))
     attributes = kept[0]["events"][0]["workflowExecutionStartedEventAttributes"]["searchAttributes"]["indexedFields"]
     assert json.loads(b64decode(attributes["SapwoodPath"]["data"])) == "SceneDesk:failed"
-    assert texts(kept, "type") == {"error"}
+    assert texts(kept, "type") == {"failed"}
 
 
 async def test_what_was_sealed_with_an_old_key_or_with_none_is_read_after_a_change() -> None:

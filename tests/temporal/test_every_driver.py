@@ -77,14 +77,14 @@ async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "aborted"
+        assert (await done(client, "r2"))["outcome"] == "cancelled"
         assert model.cancelled == 1
         assert not root.of_type(RESPONSE)
         assert log == [
             *("turn r1", "step 1", "before look", "after look a tree", "step 2", "end completed seen"),
             *("turn r2", "step 1", "end aborted once"),
         ]
-        await in_temporal(one.world, "AlikeRoot:r/AlikeTalker:t", r1="completed", r2="aborted")
+        await in_temporal(one.world, "AlikeRoot:r/AlikeTalker:t", r1="completed", r2="cancelled")
 
 
 @pytest.mark.promise("A-223")

@@ -46,13 +46,13 @@ async def ended(workflow: WorkflowHandle[Any, str]) -> str:
     ("scene", "status", "workflow"),
     [
         ("one-step", "completed", "COMPLETED completed"),
-        ("failed", "error", "FAILED error"),
+        ("failed", "failed", "FAILED error"),
         ("waiting", "waiting", "RUNNING"),
-        ("stopped", "aborted", "COMPLETED aborted"),
-        ("interrupted", "aborted", "COMPLETED aborted"),
-        ("interrupted-waiting", "aborted", "COMPLETED aborted"),
-        ("cancelled", "aborted", "CANCELED"),
-        ("cancelled-waiting", "aborted", "CANCELED"),
+        ("stopped", "cancelled", "COMPLETED aborted"),
+        ("interrupted", "cancelled", "COMPLETED aborted"),
+        ("interrupted-waiting", "cancelled", "COMPLETED aborted"),
+        ("cancelled", "cancelled", "CANCELED"),
+        ("cancelled-waiting", "cancelled", "CANCELED"),
     ],
 )
 async def test_a_workflow_stands_and_ends_as_its_turn_does(

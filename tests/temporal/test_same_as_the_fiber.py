@@ -216,7 +216,7 @@ async def _said(heard: list[Any], run: str, what: str) -> bool:
 
 
 async def _has_ends(heard: list[Any], n: int) -> bool:
-    return len([event for event in heard if event.kind in ("finished", "error", "aborted")]) >= n
+    return len([event for event in heard if event.kind in ("completed", "failed", "cancelled")]) >= n
 
 
 def _by_run(heard: Iterable[Any]) -> dict[str, list[Any]]:

@@ -80,7 +80,7 @@ async def test_one_that_is_interrupted_and_cancelled_waits_until_the_agent_has_s
         await handle.cancel()
         await knows(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED)
         for answer in agent.answers.values():
-            answer.set_result(Answer("aborted"))
+            answer.set_result(Answer("cancelled"))
 
         with pytest.raises(WorkflowFailureError) as raised:
             await handle.result()
@@ -92,9 +92,9 @@ async def test_one_that_is_interrupted_and_cancelled_waits_until_the_agent_has_s
 
 async def test_one_that_is_told_that_it_is_over_does_not_go_on_in_another_history(temporal: Temporal) -> None:
     async with driving(temporal, most_steps=1) as (agent, handle):
-        await handle.signal(OVER, "aborted")
+        await handle.signal(OVER, "cancelled")
         await knows(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
         agent.answers[STEP].set_result(Answer("running", waits=True))
 
         async with asyncio.timeout(patience()):
-            assert await handle.result(follow_runs=True) == "aborted"
+            assert await handle.result(follow_runs=True) == "cancelled"

@@ -102,7 +102,7 @@ async def test_a_turn_is_stopped_whose_workflow_is_terminated(
 
         await one.client.get_workflow_handle(id).terminate("enough")
 
-        assert (await answer).status == "aborted"
+        assert (await answer).status == "cancelled"
 
 
 async def test_a_turn_is_stopped_whose_workflow_is_terminated_while_it_waits_for_a_run(
@@ -117,7 +117,7 @@ async def test_a_turn_is_stopped_whose_workflow_is_terminated_while_it_waits_for
         await one.client.get_workflow_handle(above).terminate("enough")
         gate.set()
 
-        assert (await answer).status == "error"
+        assert (await answer).status == "failed"
         assert await until_ended(one.client.get_workflow_handle(below)) == "COMPLETED"
 
 
@@ -137,7 +137,7 @@ async def test_whoever_cancels_a_turn_that_waits_while_the_server_is_away_is_hea
         async with working(one):
             assert await until_ended(handle) == "CANCELED"
 
-        assert (await agent.turns.wait(turn.id)).status == "aborted"
+        assert (await agent.turns.wait(turn.id)).status == "cancelled"
 
 
 async def test_a_turn_is_stopped_that_is_interrupted_and_then_cancelled_while_the_server_is_away(
@@ -157,7 +157,7 @@ async def test_a_turn_is_stopped_that_is_interrupted_and_then_cancelled_while_th
             await until(lambda: _has_event(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED))
         async with working(one):
             assert await until_ended(handle) == "CANCELED"
-            assert (await answer).status == "aborted"
+            assert (await answer).status == "cancelled"
 
 
 async def test_a_run_goes_on_at_once_with_a_workflow_that_an_earlier_one_of_its_name_has_left(

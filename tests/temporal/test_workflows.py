@@ -190,11 +190,11 @@ async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal,
 
         await one.workflow(ids_of(one).chief, "r1").signal("interrupt", "enough")
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         assert set((await one.closed(4)).values()) == {"COMPLETED"}
         assert [await one.client.get_workflow_handle(id).result() for id in ids_of(one).diggers] == [
-            "aborted",
-            "aborted",
+            "cancelled",
+            "cancelled",
         ]
         chief = await one.world.get_agent(FlowChief, one.name)
         foreman = await one.world.get_agent(FlowChief, one.name, sub=[(FlowForeman, "agent-tool:f1")])
@@ -210,7 +210,7 @@ async def test_a_workflow_that_is_cancelled_in_temporal_is_cancelled_and_so_is_i
 
         await one.workflow(ids_of(one).chief, "r1").cancel()
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         ends = await one.closed(4)
         assert ends.pop(ids_of(one).top) == "CANCELED"
         assert set(ends.values()) == {"COMPLETED"}
@@ -224,11 +224,11 @@ async def test_who_ends_a_workflow_by_force_stops_the_turn_that_waits_and_all_be
 
         await one.workflow(ids_of(one).chief, "r1").terminate("it costs too much")
 
-        assert (await done(client, "r1"))["outcome"] == "aborted"
+        assert (await done(client, "r1"))["outcome"] == "cancelled"
         ends = await one.closed(4)
         assert ends.pop(ids_of(one).top) == "TERMINATED"
         assert set(ends.values()) == {"COMPLETED"}
-        assert [await one.client.get_workflow_handle(id).result() for id in ids_of(one).diggers] == ["aborted"] * 2
+        assert [await one.client.get_workflow_handle(id).result() for id in ids_of(one).diggers] == ["cancelled"] * 2
 
 
 async def test_who_ends_a_workflow_by_force_stops_the_step_that_is_done_and_whoever_wanted_it_is_told(
@@ -247,7 +247,7 @@ async def test_who_ends_a_workflow_by_force_stops_the_step_that_is_done_and_whoe
         assert set(ends.values()) == {"COMPLETED"}
         foreman = await one.world.get_agent(FlowChief, one.name, sub=[(FlowForeman, "agent-tool:f1")])
         stands = [(run.status, run.reason) for run in await foreman.all_runs()]
-        assert stands == [("aborted", "workflow-terminated"), ("completed", None)]
+        assert stands == [("cancelled", "workflow-terminated"), ("completed", None)]
 
 
 class FlowFailing(Talking):
@@ -300,7 +300,7 @@ async def test_a_turn_that_waits_for_somebody_can_be_cancelled_in_temporal(tempo
 
         assert await until_ended(handle) == "CANCELED"
         agent = await one.world.get_agent(FlowPayer, one.name)
-        assert await over(agent) == [("r1", "aborted")]
+        assert await over(agent) == [("r1", "cancelled")]
 
 
 async def test_a_turn_whose_workflow_was_ended_while_it_waited_for_somebody_ends_when_it_would_go_on(
@@ -313,7 +313,7 @@ async def test_a_turn_whose_workflow_was_ended_while_it_waited_for_somebody_ends
         await approval(client, "p1", approved=True)
 
         agent = await one.world.get_agent(FlowPayer, one.name)
-        assert await over(agent) == [("r1", "error")]
+        assert await over(agent) == [("r1", "failed")]
         assert "terminated" in str(await agent.conversation.export())
 
 
@@ -378,6 +378,6 @@ async def test_a_stop_does_not_wait_for_temporal(temporal: Temporal, tmp_path: P
 
         async with asyncio.timeout(patience(5)):
             await cancel(client, "r1")
-            assert (await done(client, "r1"))["outcome"] == "aborted"
+            assert (await done(client, "r1"))["outcome"] == "cancelled"
 
         assert set((await one.closed(4)).values()) == {"COMPLETED"}

@@ -60,7 +60,7 @@ def test_the_stream_of_a_turn_has_another_name_each_time_it_goes_on(turns: Turns
 
 def test_a_turn_that_was_skipped_is_not_the_last(turns: Turns) -> None:
     first, second = add(turns, "a"), add(turns, "b")
-    turns.end(first, "error", "broken")
+    turns.end(first, "failed", "broken")
     turns.end(second, "skipped")
 
     last = turns.last()
@@ -124,7 +124,7 @@ def test_calls_are_forgotten_but_for_those_that_are_still_asked_about(turns: Tur
 
 
 def test_only_turns_that_are_over_are_forgotten(turns: Turns) -> None:
-    numbers = {status: add(turns, status) for status in ("queued", "running", "waiting", "completed", "error")}
+    numbers = {status: add(turns, status) for status in ("queued", "running", "waiting", "completed", "failed")}
     for status, number in numbers.items():
         turns.set(number, status=status)
 

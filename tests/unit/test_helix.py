@@ -61,7 +61,7 @@ def test_what_a_run_put_out_is_recorded_as_the_result_of_its_tool_call() -> None
 
 
 def test_a_run_that_failed_is_recorded_as_a_result_with_its_error() -> None:
-    failure = '{"ok":false,"status":"error","error":"Max steps exceeded","retryable":false}'
+    failure = '{"ok":false,"status":"failed","error":"Max steps exceeded","retryable":false}'
 
     for content in (failure, {"ok": False, "error": "Max steps exceeded"}, "Max steps exceeded"):
         (told,) = recorded([returned("s1", "summarize", content, "failed")], AGENTS)
@@ -101,7 +101,7 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
         "output": {"summary": "short"},
     }
     failed = sub_session_ref(
-        run("error", error="No.", ended_at=ended), DESK, "persistent", {"url": "u", "session": "x", "seq": 3}
+        run("failed", error="No.", ended_at=ended), DESK, "persistent", {"url": "u", "session": "x", "seq": 3}
     )
     assert (failed["error"], failed["mode"]) == ("No.", "persistent")
     assert failed["remote"] == {"streamId": "x", "lastSequence": 3}
@@ -109,8 +109,8 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
 
 @pytest.mark.promise("A-206")
 def test_a_reference_says_the_status_as_helix_does() -> None:
-    words = {"starting": "running", "running": "running", "completed": "completed", "error": "failed"}
-    words |= {"aborted": "terminated", "interrupted": "interrupted"}
+    words = {"queued": "running", "running": "running", "completed": "completed", "failed": "failed"}
+    words |= {"cancelled": "terminated", "interrupted": "interrupted"}
 
     assert {status: sub_session_ref(run(status), DESK)["status"] for status in words} == words
 

@@ -272,12 +272,12 @@ async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_
         operator = Operator(world.node)
 
         found = (await operator.runs("Library:main"))["runs"]
-        failed = (await operator.runs("Library:main", "error"))["runs"]
+        failed = (await operator.runs("Library:main", "failed"))["runs"]
 
         assert none == {"runs": [], "more": False}
         assert [(run["id"], run["agent"], run["status"], run["pinned"]) for run in found] == [
             ("r1", "Reader:r1", "completed", True),
-            ("r2", "Reader:r2", "error", True),
+            ("r2", "Reader:r2", "failed", True),
         ]
         assert all(run["bytes"] > 0 and run["ended_at"] >= run["started_at"] for run in found)
         assert [run["id"] for run in failed] == ["r2"]

@@ -54,7 +54,7 @@ async def test_a_step_is_stopped_if_its_workflow_was_ended_and_not_if_it_only_to
             begun.set()
             await asyncio.Event().wait()
 
-        response: Response = StreamingResponse(steps()) if what == "step" else JSONResponse({"status": "aborted"})
+        response: Response = StreamingResponse(steps()) if what == "step" else JSONResponse({"status": "cancelled"})
         await response(scope, receive, send)
 
     async with serving(answer) as site:

@@ -37,7 +37,7 @@ class Fiber:
     key: str | None
     """The key it was started under."""
     status: str
-    """`running`, `sleeping`, `completed`, `failed`, `cancelled` or `interrupted`."""
+    """`running`, `waiting`, `completed`, `failed`, `cancelled` or `interrupted`."""
     checkpoint: Any
     """What was stored last."""
     result: Any
@@ -145,7 +145,7 @@ class FiberRows:
     def asleep(self, name: str, method: str) -> list[Row]:
         """Return those of this name, that call this method, which sleep on."""
         now = self._clock.now()
-        return self._find("WHERE status = 'sleeping' AND due_at > ? AND name = ? AND method = ?", now, name, method)
+        return self._find("WHERE status = 'waiting' AND due_at > ? AND name = ? AND method = ?", now, name, method)
 
     def is_under_way(self, name: str, method: str) -> bool:
         """Return whether a fiber of this name, that calls this method, is not over."""
@@ -173,7 +173,7 @@ class FiberRows:
 
     def sleep(self, number: int, until: float) -> None:
         """One sleeps until then."""
-        self._db.execute("UPDATE sapwood_fibers SET status = 'sleeping', due_at = ? WHERE number = ?", until, number)
+        self._db.execute("UPDATE sapwood_fibers SET status = 'waiting', due_at = ? WHERE number = ?", until, number)
         if until == UNTIL_WOKEN:  # it has come as far as it could
             self._db.execute("UPDATE sapwood_fibers SET recoveries = 0, failures = 0 WHERE number = ?", number)
 
@@ -183,9 +183,7 @@ class FiberRows:
 
     def slept(self, number: int) -> None:
         """One that slept runs: from here on it can be interrupted like any other."""
-        self._db.execute(
-            "UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'sleeping'", number
-        )
+        self._db.execute("UPDATE sapwood_fibers SET status = 'running' WHERE number = ? AND status = 'waiting'", number)
 
     def recovers(self, number: int, due: float, *, died: bool) -> None:
         """One is recovered, and again then if that ends the process, which `died` of it perhaps the last time."""

@@ -249,7 +249,7 @@ class Fibers:
         again: float | None = None
         try:
             await until_free(self._db)  # another call of the agent may be in read_sql()
-            if row.status == "sleeping":
+            if row.status == "waiting":
                 if isinstance(call.work, Work):
                     call.work.resumed = True
                 self._rows.slept(row.number)
@@ -333,7 +333,7 @@ class Fibers:
         rows = self._rows.due(now, most)
         for row in rows:
             if row.number not in self._alive:
-                self._begin(row, self._go if row.status == "sleeping" else self._recover)
+                self._begin(row, self._go if row.status == "waiting" else self._recover)
         return now if len(rows) == most else self._rows.first_due(now)
 
     def is_asleep(self, name: str, method: str) -> bool:

@@ -91,7 +91,7 @@ class Conversation:
             async for chunk in heard:
                 yield chunk
         row = self._turns.of(number)
-        if row is not None and row.status == "error":
+        if row is not None and row.status == "failed":
             yield msgspec.json.encode({"type": "error", "errorText": for_clients(row.error)})
 
     def cancel(self, id: str | None = None, reason: str = CANCELLED) -> bool:
@@ -101,11 +101,11 @@ class Conversation:
         if row is None or not row.is_open:
             return False
         if row.status == "queued":
-            self._ending.end_queued(row, "aborted", reason)
+            self._ending.end_queued(row, "cancelled", reason)
             if self._turns.running() is None and not self._turns.queued():
                 self._stream.release_parked()
         elif row.status == "waiting":
-            self._ending.close_waiting("aborted", reason)
+            self._ending.close_waiting("cancelled", reason)
             self._record.tell_all()
             self._accepting.begin_next()
         else:
@@ -148,7 +148,7 @@ class Conversation:
             self._interrupts.cancel(row, CLEARED, CLEARED)
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
-        self._ending.close_waiting("aborted", CLEARED)
+        self._ending.close_waiting("cancelled", CLEARED)
         self._record.transcript.clear()
         self._stream.drop()
         self._stream.release_parked()

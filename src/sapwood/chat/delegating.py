@@ -96,7 +96,7 @@ class Delegating:
             except ValueError as error:
                 failure = {
                     "ok": False,
-                    "status": "error",
+                    "status": "failed",
                     "error": f"Its output does not fit: {error}",
                     "retryable": False,
                 }

@@ -62,7 +62,7 @@ class FiberDriver:
             await self._actor.free()
             ended = self._turns.of(number)
             if ended is None or not ended.is_open:
-                await self._driver.over(self._part(row), "aborted" if ended is None else ended.status)
+                await self._driver.over(self._part(row), "cancelled" if ended is None else ended.status)
 
     def _part(self, row: Row, *, again: bool = False) -> Part:
         # One that was over, and goes on after all, begins as if it were new.
@@ -102,13 +102,13 @@ class FiberDriver:
             await self._steps.finish(number, status)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the turn ended
             status = await self._steps.fail(number, error)
-            if status == "aborted":
-                span.set(sapwood__turn__status="aborted")
+            if status == "cancelled":
+                span.set(sapwood__turn__status="cancelled")
             else:
                 span.fail(describe(error))
         if (row := self._turns.of(number)) is None:
             return False
-        return pace.stepped(row.status, waits=row.is_open, reason=row.reason if row.status == "error" else None)
+        return pace.stepped(row.status, waits=row.is_open, reason=row.reason if row.status == "failed" else None)
 
     async def _go(self, number: int, pace: Pace) -> str:
         """Do one step after the other; return how the turn stands that is to be finished."""

@@ -26,7 +26,7 @@ from sapwood.runs.served import Served
 from sapwood.storage.database import until_free
 from sapwood.wire import chat as wire
 
-BROKEN_OFF = {"aborted": STOPPED, "error": INTERRUPTED}
+BROKEN_OFF = {"cancelled": STOPPED, "failed": INTERRUPTED}
 """How turns end before they are complete, and what clients are told of the calls that had not returned."""
 CALL_CUT = "The turn {} before this call returned. It may or may not have had an effect."
 """What the model is told of such a call."""
@@ -71,7 +71,7 @@ class Ending:
             await until_free(self._actor.database, self._actor.home.root)  # where it is noted that somebody is asked
             row = self._record.row(number)
             if row.error in TOMBSTONES:
-                status = "aborted"
+                status = "cancelled"
         self._end_now(row, status, error, reason)
         return status
 
@@ -95,7 +95,7 @@ class Ending:
         if row.recovering_at is not None:
             self._stream.tell(wire.recovering(row.id, is_so=False))
         self._stream.end()
-        if status != "error" or not says:
+        if status != "failed" or not says:
             self._stream.forget(row.number)
         self._tell_over(row.number)
 
@@ -103,9 +103,9 @@ class Ending:
         """End a turn with which nobody goes on."""
         self._stream.begin(row)
         if row.error in TOMBSTONES:
-            self._end_now(row, "aborted", None)
+            self._end_now(row, "cancelled", None)
         else:
-            self._end_now(row, "error", error)
+            self._end_now(row, "failed", error)
 
     def _store(self, row: Row, status: str) -> bool:
         """Store what a turn has said; return whether that is anything."""
@@ -130,7 +130,7 @@ class Ending:
         from pydantic_ai.messages import ModelResponse, TextPart
 
         history = self._transcript.history()  # of the whole: what was said meanwhile may be the last of it
-        self._return_calls(row, CALL_CUT.format("was stopped" if status == "aborted" else "failed"))
+        self._return_calls(row, CALL_CUT.format("was stopped" if status == "cancelled" else "failed"))
         if history and history[-1].kind == "response":
             return
         step = f"{row.steps + 1}-"
@@ -182,7 +182,7 @@ class Ending:
 
     def _end_turn(self, row: Row, status: str, error: str | None = None, reason: str | None = None) -> None:
         """Note, in this slice, how a turn ended, and its run: why it was cancelled, or the code of an error."""
-        if status == "aborted":
+        if status == "cancelled":
             reason = reason or self._interrupts.reason(row) or CANCELLED
         self._interrupts.why.pop(row.number, None)
         self._turns.end(row.number, status, error, reason)
@@ -196,7 +196,7 @@ class Ending:
         text = turn.output if isinstance(turn.output, str) else turn.text
         self._actor.of(Served).ended(
             row.run,
-            "error" if status == "skipped" else status,
+            "failed" if status == "skipped" else status,
             output=None if turn.output is None else msgspec.json.encode(turn.output).decode(),
             summary=text,
             error=SKIPPED if status == "skipped" else error,
@@ -208,7 +208,7 @@ class Ending:
         """Tell those who watch the agent how a turn of its own ended."""
         turn, feed, seq = self._record.shown(self._record.row(number)), self._actor.of(Feed), self._stream.next_seq + 1
         if status == "completed":
-            feed.end("finished", seq, {"output": turn.text if turn.output is None else turn.output})
+            feed.end("completed", seq, {"output": turn.text if turn.output is None else turn.output})
         else:
             told = failure(self._actor.address.type, status, error=for_clients(turn.error), reason=turn.reason)
             feed.end(ENDS.get(status), seq, told)

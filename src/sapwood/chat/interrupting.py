@@ -90,7 +90,7 @@ class Interrupts:
 
     def reason(self, row: Row) -> str | None:
         """Return the reason why a turn was cancelled. `None` means that it was not, or by something above it."""
-        was_cancelled = row.error in TOMBSTONES or row.status == "aborted"
+        was_cancelled = row.error in TOMBSTONES or row.status == "cancelled"
         return self.why.get(row.number) or (row.reason if was_cancelled else None)
 
     def cancel(self, row: Row, reason: str = CANCELLED, tombstone: str = CANCELLED) -> None:

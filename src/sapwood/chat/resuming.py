@@ -71,7 +71,7 @@ class Resuming:
     def _failed(self) -> Row | None:
         """Return the last turn if it failed: whoever comes later is to see it."""
         last = self._turns.last()
-        return last if last is not None and last.status == "error" else None
+        return last if last is not None and last.status == "failed" else None
 
     def tell_ended(self, socket: Socket, id: str) -> None:
         """Show a client the whole answer that it wanted to stop too late: it has stopped to listen already."""

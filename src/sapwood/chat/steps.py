@@ -167,8 +167,8 @@ class Steps:
         """End a turn that went wrong, or was cancelled; return which."""
         await self._asking.counted()
         if self._interrupts.is_cancelled(self._turns.of(number)):
-            await self._end(number, "aborted")
-            return "aborted"
+            await self._end(number, "cancelled")
+            return "cancelled"
         words, reference = self._in_words(error)
         log.warning(
             "a turn of %s failed, reference=%s: %s",
@@ -181,8 +181,8 @@ class Steps:
         self._actor.of(Runs).let_go(self._record.row(number).id, is_done=False)  # nobody will hear what they come to
         if self._may_be_files(error) and self._transcript.leave_out_files():
             words = FILES_LEFT_OUT
-        await self._end(number, "error", error=words, reason=reason_of(error))
-        return "error"
+        await self._end(number, "failed", error=words, reason=reason_of(error))
+        return "failed"
 
     def _in_words(self, error: Exception) -> tuple[str, str | None]:
         """Return the error of a turn, and its reference if it is not one that clients are told."""
@@ -215,7 +215,7 @@ class Steps:
             return
         turn, agent = self._record.shown(row), self._agent
         hooks = [agent.on_turn_end]
-        if turn.status in ("completed", "error", "aborted"):
+        if turn.status in ("completed", "failed", "cancelled"):
             hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
         for hook in hooks:
             await self._actor.tell(hook, turn)

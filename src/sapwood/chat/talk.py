@@ -100,7 +100,7 @@ class Talk:
         """Tell a client that it may not do this, and how the conversation stands."""
         stream = self._record.stream
         if frame.type == wire.REQUEST:
-            stream.tell_one(socket, wire.done(str(frame.id), "error", body=why, error=True))
+            stream.tell_one(socket, wire.done(str(frame.id), "failed", body=why, error=True))
         else:
             stream.tell_one(socket, run_wire.questions((), self._answers.questions(), refused=(str(frame.call), why)))
             stream.tell_one(socket, wire.messages(self._record.text()))
@@ -115,9 +115,9 @@ class Talk:
             self._accept(_read(init.body), frame.id, socket)
         except msgspec.ValidationError as error:
             told = f"The request cannot be read: {error}"
-            self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=told, error=True))
+            self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=told, error=True))
         except Refused as error:
-            self._record.stream.tell_one(socket, wire.done(frame.id, "error", body=str(error), error=True))
+            self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))
 
     def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None) -> Row:
         """Have something answered that came as the AI SDK sends it."""

@@ -36,7 +36,7 @@ class Turn:
     id: str
     """What it is called by."""
     status: str
-    """`queued`, `running`, `waiting`, `completed`, `error`, `aborted` or `skipped`."""
+    """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `skipped`."""
     text: str = ""
     """What was said, all text of it."""
     output: Any = None
@@ -187,7 +187,7 @@ class Turns:
 
     def last(self) -> Row | None:
         """Return the last turn, but for those that were skipped, or cancelled before they began."""
-        never_begun = f"(status = 'skipped' OR (status = 'aborted' AND said <> '{JOINED}'))"
+        never_begun = f"(status = 'skipped' OR (status = 'cancelled' AND said <> '{JOINED}'))"
         rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 

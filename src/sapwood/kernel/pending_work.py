@@ -29,7 +29,7 @@ def pending_work(database: Database) -> PendingWork:
         return PendingWork()
     return PendingWork(
         queued_calls=value("calls", "SELECT count(*) FROM sapwood_calls WHERE queue IS NOT NULL") or 0,
-        runs=value("runs", "SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')") or 0,
+        runs=value("runs", "SELECT count(*) FROM sapwood_runs WHERE status IN ('queued', 'running')") or 0,
         fibers=value("fibers", "SELECT count(*) FROM sapwood_fibers WHERE due_at IS NOT NULL") or 0,
         next_schedule_at=value(
             "calls",

@@ -248,7 +248,7 @@ def ended(row: Row, *, replay: bool = False) -> str:
     told: dict[str, Any] = {"runId": row.id}
     if row.status == "completed":
         told |= {"kind": "finished", "summary": row.summary or ""}
-    elif row.status == "aborted":
+    elif row.status == "cancelled":
         told |= {"kind": "aborted"} | ({"reason": row.reason} if row.reason is not None else {})
     elif row.status == "interrupted":
         told |= {"kind": "interrupted", "error": for_clients(row.error or ""), "reason": row.reason}

@@ -72,7 +72,7 @@ class RunState:
 
     id: str
     status: str
-    """`running`, `completed`, `error` or `aborted`."""
+    """`running`, `completed`, `failed` or `cancelled`."""
     waits: bool
     """Whether it waits for somebody, itself or by way of others, and will for as long as that takes."""
     seq: int

@@ -127,7 +127,7 @@ class RemoteRuns(MethodRuns):
             if not isinstance(error, RemoteRefused):
                 raise
             log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
-            return {"status": "error", "error": f"{error.code}: {error}"}
+            return {"status": "failed", "error": f"{error.code}: {error}"}
         finally:
             self._waiting.discard(run)
 

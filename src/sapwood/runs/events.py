@@ -17,8 +17,13 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.outbox import Outbox
 from sapwood.kernel.sockets import Socket
 
-Kind = Literal["started", "chunk", "progress", "milestone", "finished", "error", "aborted", "interrupted"]
-ENDS: dict[str, Kind] = {"completed": "finished", "error": "error", "aborted": "aborted", "interrupted": "interrupted"}
+Kind = Literal["started", "chunk", "progress", "milestone", "completed", "failed", "cancelled", "interrupted"]
+ENDS: dict[str, Kind] = {
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "interrupted": "interrupted",
+}
 """What is told of a run, or turn, that has this status."""
 Depth = Literal["self", "children", "tree"]
 LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}

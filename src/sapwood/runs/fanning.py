@@ -161,7 +161,7 @@ class Twig:
 
     def may_be_tried_again(self, row: Row) -> bool:
         """Return whether a run of it failed in a way that may pass, and there are attempts left."""
-        is_passing = row.status == "interrupted" or (row.status == "error" and row.may_pass)
+        is_passing = row.status == "interrupted" or (row.status == "failed" and row.may_pass)
         retry = self.branch.retry
         return is_passing and row.cancelled is None and retry is not None and self.tried < retry.max_attempts
 

@@ -118,7 +118,7 @@ class Following:
             row,
             stop=self._actor.host.loop.create_future(),
             since=self._actor.host.clock.now(),
-            again=is_again(self._actor) or (row.status != "starting" and not rested),
+            again=is_again(self._actor) or (row.status != "queued" and not rested),
             rested=rested,
             given_up=row.status == "interrupted",
         )
@@ -128,7 +128,7 @@ class Following:
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._outcomes.tell_given_up(row.id)
-            if row.status == "starting" and not followed.again and not rested:
+            if row.status == "queued" and not followed.again and not rested:
                 await self._actor.tell(self._agent.on_run_start, shown(row))
             name, links = f"run {row.type}", [row.trace] if followed.again or rested or row.detached else []
             with tracing.span(
@@ -222,7 +222,7 @@ class Following:
             actor.check_live()
         if not self._is_wanted(row.id):
             followed.cut(self._why_not(row.id))
-        if self._outcomes.row(row.id).status == "starting":
+        if self._outcomes.row(row.id).status == "queued":
             self._outcomes.registry.set(row.id, status="running")
         self._inputs.pop(row.id, None)
         self._outcomes.changed(row.id)
@@ -262,7 +262,7 @@ class Following:
         elif followed.timed_out:
             self._outcomes.end_timed_out(followed)
         else:
-            self._outcomes.end(row, "aborted", reason=followed.stopped or self._why_not(row.id))
+            self._outcomes.end(row, "cancelled", reason=followed.stopped or self._why_not(row.id))
         await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
         return False
 

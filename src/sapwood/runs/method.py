@@ -126,9 +126,9 @@ class MethodRuns:
                 with driver.pacing(part) as pace:
                     await self._drive(run, pace)
                     if (row := served.row(run)) is not None:
-                        is_known = pace.stepped(row.status, reason=row.reason if row.status == "error" else None)
+                        is_known = pace.stepped(row.status, reason=row.reason if row.status == "failed" else None)
         if not is_known:
-            await driver.over(part, self.stands(run) or "aborted")
+            await driver.over(part, self.stands(run) or "cancelled")
 
     async def _drive(self, run: str, pace: Pace) -> None:
         actor, served = self._actor, self._actor.of(Served)
@@ -175,14 +175,14 @@ class MethodRuns:
                 extra=where,
                 exc_info=mistake(error),
             )
-            served.ended(run, "error", error=text, reason=code_of(error))
+            served.ended(run, "failed", error=text, reason=code_of(error))
         finally:
             self._tasks.pop(run, None)
             self._cut.pop(run, None)
 
     async def _stop(self, run: str, reason: str) -> None:
         """Note, in this slice, that a run was stopped."""
-        self._actor.of(Served).ended(run, "aborted", reason=reason)
+        self._actor.of(Served).ended(run, "cancelled", reason=reason)
 
     async def _worked(self, run: str, input: str) -> dict[str, Any]:
         """Do a run; return how it ended, as it is noted."""

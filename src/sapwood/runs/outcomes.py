@@ -117,7 +117,7 @@ class Outcomes:
         self._actor.check_live()
         row = self.row(followed.row.id)
         news: dict[str, Any] = {"output": state.output, "summary": state.summary, "usage": state.usage}
-        if followed.timed_out and state.status == "aborted":
+        if followed.timed_out and state.status == "cancelled":
             self.end_timed_out(followed, seq=state.seq + 1, **news)
             return
         self.end(row, state.status, error=state.error, reason=state.reason, seq=state.seq + 1, **news)
@@ -128,9 +128,9 @@ class Outcomes:
         if isinstance(error, Aborted) and followed.timed_out:
             self.end_timed_out(followed)
         elif isinstance(error, Aborted):
-            self.end(row, "aborted", reason=str(error))
+            self.end(row, "cancelled", reason=str(error))
         else:
-            self.end(row, "error", error=self.text_of(row, error), reason=code_of(error))
+            self.end(row, "failed", error=self.text_of(row, error), reason=code_of(error))
 
     def end_timed_out(self, followed: Followed, **news: Any) -> None:
         """Note that a run was stopped because its time was over; and why it was, if that is known."""
@@ -138,7 +138,7 @@ class Outcomes:
         text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
         if followed.trouble is not None:
             text = f"{text} {self.text_of(row, Unavailable(followed.trouble))}"
-        self.end(row, "error", error=text, reason="timed-out", **news)
+        self.end(row, "failed", error=text, reason="timed-out", **news)
 
     def text_of(self, row: Row, error: Exception) -> str:
         """Return the text of an error that ended a run; an internal one is logged with its reference."""

@@ -25,11 +25,11 @@ ALL = (
     " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
     " remote, given_by, bytes, pinned FROM sapwood_runs "
 )
-OPEN = ("starting", "running")
-HARD = ("completed", "error", "aborted")
+OPEN = ("queued", "running")
+HARD = ("completed", "failed", "cancelled")
 """How runs end for good; one that was interrupted may still be completed."""
 
-Status = Literal["starting", "running", "completed", "error", "aborted", "interrupted"]
+Status = Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
 Mode = Literal["ephemeral", "persistent"]
 TERMINATED = "terminated"
 """Why runs are cancelled whose sub-agent is not to be used any more."""
@@ -124,7 +124,7 @@ class Run:
     agent: PathSegment
     """Type and name of the sub-agent that does it."""
     status: Status
-    """`starting`, `running`, `completed`, `error`, `aborted` or `interrupted`."""
+    """`queued`, `running`, `completed`, `failed`, `cancelled` or `interrupted`."""
     input: Any
     """A preview of its input: long texts, long lists and deep levels are cut. `full_input` returns the whole."""
     output: Any = None
@@ -281,15 +281,15 @@ class Registry:
         return [*last.values()]
 
     def open(self) -> list[Row]:
-        return self.find("WHERE status IN ('starting', 'running') ORDER BY number")
+        return self.find("WHERE status IN ('queued', 'running') ORDER BY number")
 
     def open_in(self, work: str) -> list[Row]:
         """Return the runs that are part of this and go on."""
-        return self.find("WHERE status IN ('starting', 'running') AND work = ? ORDER BY number", work)
+        return self.find("WHERE status IN ('queued', 'running') AND work = ? ORDER BY number", work)
 
     def not_over_in(self, work: str) -> list[Row]:
         """Return the same, with those that were given up and may still end."""
-        return self.find("WHERE status NOT IN ('completed', 'error', 'aborted') AND work = ? ORDER BY number", work)
+        return self.find("WHERE status NOT IN ('completed', 'failed', 'cancelled') AND work = ? ORDER BY number", work)
 
     def last_ends_in(self, work: str) -> tuple[float, float]:
         """Return when a run that is part of this last ended or was given up, and when one did that spoke; 0 if none."""
@@ -303,7 +303,7 @@ class Registry:
     def count_open(self) -> int:
         if not self.exists:
             return 0
-        rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('starting', 'running')")
+        rows = self._db.execute("SELECT count(*) FROM sapwood_runs WHERE status IN ('queued', 'running')")
         return rows[0][0]
 
     def add(self, id: str, agent: PathSegment, input: Any, **more: Any) -> Row:
@@ -313,7 +313,7 @@ class Registry:
             "id": id,
             "type": agent.type,
             "name": agent.name,
-            "status": "starting",
+            "status": "queued",
             "input": msgspec.json.encode(preview(input)).decode(),
             "started_at": self._clock.now(),
             **more,

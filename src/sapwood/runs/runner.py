@@ -171,7 +171,7 @@ class Runs:
             id, PathSegment(kind.type, wish.child or id), text, wish, remote=remote, refused=refusal is not None
         )
         if refusal is not None:
-            self._outcomes.end(row, "error", error=str(refusal.error), reason=refusal.error.code)
+            self._outcomes.end(row, "failed", error=str(refusal.error), reason=refusal.error.code)
             return self._outcomes.row(id)
         self._allowance.begun(row)
         if wish.detached is not None and self.registry.count_open() > MANY_DETACHED:
@@ -197,7 +197,7 @@ class Runs:
         kind, id = known(cls), self.id_of(wish)
         if self.registry.get(id) is None:
             row = self._add(id, PathSegment(kind.type, id), text_of(input), wish)
-            self._outcomes.end(row, "aborted", reason=reason, cancelled=reason)
+            self._outcomes.end(row, "cancelled", reason=reason, cancelled=reason)
 
     def id_of(self, wish: Wish) -> str:
         """Return what a run is called by, asked for or not."""
@@ -296,7 +296,7 @@ class Runs:
             return row  # it waits for somebody, and so does whoever gave it
         self._following.take_input(row.id, kind, text)
         if row.status == "interrupted":
-            status = "starting" if self._outcomes.stored(row.id) is None else "running"
+            status = "queued" if self._outcomes.stored(row.id) is None else "running"
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._outcomes.row(row.id)
         if (followed := self._outcomes.followed.get(row.id)) is None:
@@ -359,7 +359,7 @@ class Runs:
 
     async def begun(self, id: str) -> None:
         """Return when the sub-agent has taken a run, or never will."""
-        while self._outcomes.row(id).status == "starting":
+        while self._outcomes.row(id).status == "queued":
             await self._outcomes.changing(id)
             self._actor.check_live()
 
@@ -377,7 +377,7 @@ class Runs:
         elif self._following.wake(id):
             pass  # it has to learn that it is not wanted
         elif row.status == "interrupted" and not self._outcomes.has_begun(id):
-            self._outcomes.end(row, "aborted", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
+            self._outcomes.end(row, "cancelled", reason=reason, seq=max(row.seq, self._outcomes.next_seq(id)))
         else:
             self._following.launch(id)  # it has to learn that it is not wanted, unless it has ended
         return True
@@ -422,7 +422,7 @@ class Runs:
         self._actor.of(Children).abort(cls, name, reason)
         text = str(Aborted(reason))
         self._stop_remote(known(cls).type_ids, name, text)
-        self._lose(cls, name, "aborted", reason=text)
+        self._lose(cls, name, "cancelled", reason=text)
 
     async def delete_child(self, cls: type, name: str) -> None:
         """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
@@ -430,7 +430,7 @@ class Runs:
             await until_free(self._actor.database, self._actor.home.root)
             self._actor.check_live()
             self._stop_remote(known(cls).type_ids, name, DELETED)
-            self._lose(cls, name, "error", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
+            self._lose(cls, name, "failed", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
         await self._actor.of(Children).delete(cls, name)
 
     async def destroy(self) -> None:

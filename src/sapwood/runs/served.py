@@ -213,7 +213,7 @@ class Served:
         row = self.row(run)
         if row is None:
             self._add(run, b"null", None)
-            self.ended(run, "aborted", reason=reason)
+            self.ended(run, "cancelled", reason=reason)
         elif row.status == "running" and row.cancelled is None:
             self._db.execute("UPDATE sapwood_served_runs SET cancelled = ? WHERE id = ?", reason, run)
             with stopping(self._actor):
@@ -338,7 +338,7 @@ class Served:
         at, seq = row.ended_at or row.started_at, self.next_seq(row) + 1
         if row.status == "completed":
             output = None if row.output is None else msgspec.json.decode(row.output)
-            return self.event("finished", row.id, seq, output, at)
+            return self.event("completed", row.id, seq, output, at)
         told = failure(self._actor.address.type, row.status, error=for_clients(row.error), reason=row.reason)
         return self.event(ENDS[row.status], row.id, seq, told, at)
 

@@ -43,7 +43,7 @@ AT_WORK = {
     CALLS: "SELECT 1 FROM sapwood_calls WHERE queue IS NOT NULL LIMIT 1",
 }
 """What finds something that an agent has begun, or is about to; what it has scheduled may be for ever."""
-OVER = "status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned"
+OVER = "status NOT IN ('queued', 'running') AND mode = 'ephemeral' AND NOT pinned"
 """What may have to go: the index of such rows has all that is asked of them."""
 
 

@@ -14,7 +14,7 @@ from sapwood.address import PathSegment
 from sapwood.errors import UsageError
 from sapwood.runs.contract import Progress
 
-Status: TypeAlias = Literal["running", "completed", "error", "aborted"]
+Status: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
 STATUSES = frozenset(get_args(Status))
 
 
@@ -23,7 +23,7 @@ class RemoteStatus:
     """The status of a remote run."""
 
     status: Status
-    """`running`, `completed`, `error` or `aborted`."""
+    """`running`, `completed`, `failed` or `cancelled`."""
     seq: int = 0
     """How many chunks the run has produced. 0 if the transport streams none."""
     waits: bool = False

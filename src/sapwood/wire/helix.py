@@ -30,7 +30,7 @@ COMPANIONS = {
     "wait_for_result": "waitForResult",
 }
 """How Helix calls those tools."""
-STATUS = {"starting": "running", "error": "failed", "aborted": "terminated"}
+STATUS = {"queued": "running", "cancelled": "terminated"}
 """How Helix calls the status of a run, where it has another word for it."""
 
 
@@ -56,7 +56,7 @@ class Helix:
             told = {"type": "custom", "eventName": event.kind, "data": event.body}
         elif event.run_id is not None:
             return [self._run(event, session, when)]
-        elif event.kind == "finished":
+        elif event.kind == "completed":
             told = {"type": "output", "output": event.body["output"]}
         else:
             told = None if event.kind == "started" else {"type": "error", "error": event.body["error"]}
@@ -66,7 +66,7 @@ class Helix:
         told: dict[str, Any] = {"subAgentId": session, "agentType": event.path[-1].type}
         if event.kind == "started":
             told = {"type": "subagent_start", **told, "input": event.body["input"]}
-        elif event.kind == "finished":
+        elif event.kind == "completed":
             told = {"type": "subagent_end", **told, "result": event.body, "success": True}
         else:
             told = {"type": "subagent_end", **told, "success": False, "error": event.body["error"]}

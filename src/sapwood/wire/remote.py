@@ -54,7 +54,7 @@ class State(msgspec.Struct, omit_defaults=True):
     """How a run stands."""
 
     status: str
-    """`running`, `completed`, `error` or `aborted`."""
+    """`running`, `completed`, `failed` or `cancelled`."""
     seq: int
     """How many chunks it has said."""
     waits: bool = False

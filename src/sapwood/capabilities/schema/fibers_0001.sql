@@ -6,7 +6,7 @@ CREATE TABLE sapwood_fibers (
     key         TEXT UNIQUE,                    -- who starts it again under the same key gets this one; NULL: fibers.run
     method      TEXT,                           -- what to call again; NULL: a function that cannot be found by name
     arguments   BLOB,                           -- msgpack: a map from parameter to value
-    status      TEXT NOT NULL,                  -- running, sleeping, completed, failed, cancelled, interrupted
+    status      TEXT NOT NULL,                  -- running, waiting, completed, failed, cancelled, interrupted
     due_at      REAL,                           -- when to recover or resume it; NULL: it is over
     checkpoint       BLOB,                           -- msgpack: where it was
     result      BLOB,                           -- msgpack

@@ -24,7 +24,7 @@ CREATE TABLE sapwood_turns (
     message       TEXT NOT NULL,                -- the id of the assistant's message that it writes
     asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
     run           TEXT,                         -- the run it does for the agent's parent; NULL: it does none
-    status        TEXT NOT NULL,                -- queued, running, waiting, completed, error, aborted, skipped
+    status        TEXT NOT NULL,                -- queued, running, waiting, completed, failed, cancelled, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
     back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
     said          TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins

@@ -153,7 +153,7 @@ class Door:
         except Aborted:
             is_over = await self._is_over_above(address, id)
             # If not, whoever opens it again has it end or go on, and tell.
-            return Answer("aborted") if is_over else Answer(RUNNING, waits=True)
+            return Answer("cancelled") if is_over else Answer(RUNNING, waits=True)
         answer: Answer | None = await _done(actor, _stands, actor, id)
         if answer is None:
             raise NotFound(f"{address} has no turn or run {id!r}.", path=address.segments)

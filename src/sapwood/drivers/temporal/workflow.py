@@ -130,9 +130,9 @@ class WorkWorkflow:
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self._is_cancelled:
             raise asyncio.CancelledError
-        if answer.status == "error":
+        if answer.status == "failed":
             raise ApplicationError(
-                "It ended with an error; the agent knows which.", type=answer.reason or "error", non_retryable=True
+                "It ended with an error; the agent knows which.", type=answer.reason or "failed", non_retryable=True
             )
         return answer.status
 

@@ -7,12 +7,12 @@ CREATE TABLE sapwood_runs (
     type          TEXT NOT NULL,               -- the type id of the sub-agent's class
     name          TEXT NOT NULL,               -- the sub-agent's name
     mode          TEXT NOT NULL DEFAULT 'ephemeral',  -- ephemeral or persistent
-    status        TEXT NOT NULL,               -- starting, running, completed, error, aborted, interrupted
+    status        TEXT NOT NULL,               -- queued, running, completed, failed, cancelled, interrupted
     input         TEXT NOT NULL,               -- JSON: a preview of what it was given; the sub-agent has the rest
     output        TEXT,                        -- JSON: what it ended with
     summary       TEXT,                        -- the same, in words
     error         TEXT,
-    reason        TEXT,                        -- why it was aborted or interrupted
+    reason        TEXT,                        -- why it was cancelled or interrupted
     still_running INTEGER NOT NULL DEFAULT 0,  -- 1 if it was given up although the sub-agent may still work on it
     cancelled     TEXT,                        -- the tombstone: why it is not to go on; NULL: it is
     place         INTEGER NOT NULL DEFAULT 0,  -- its place among those of the same tool call
@@ -31,7 +31,7 @@ CREATE TABLE sapwood_runs (
     pinned        INTEGER NOT NULL DEFAULT 0   -- 1 if it is kept whatever run_retention says
 ) STRICT;
 
-CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('starting', 'running');
+CREATE INDEX sapwood_runs_open ON sapwood_runs (number) WHERE status IN ('queued', 'running');
 CREATE INDEX sapwood_runs_over ON sapwood_runs (ended_at, type, bytes)
-    WHERE status NOT IN ('starting', 'running') AND mode = 'ephemeral' AND NOT pinned;
+    WHERE status NOT IN ('queued', 'running') AND mode = 'ephemeral' AND NOT pinned;
 CREATE INDEX sapwood_runs_of_children ON sapwood_runs (name, number) WHERE mode = 'persistent';

@@ -2,14 +2,14 @@
 CREATE TABLE sapwood_served_runs (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
-    status      TEXT NOT NULL,                 -- running, completed, error, aborted
+    status      TEXT NOT NULL,                 -- running, completed, failed, cancelled
     input       TEXT NOT NULL,                 -- JSON
     stream      INTEGER NOT NULL,              -- what its chunks are stored by
     length      INTEGER,                       -- how many chunks it had when it was over
     output      TEXT,                          -- JSON: what it ended with
     summary     TEXT,
     error       TEXT,
-    reason      TEXT,                          -- why it was aborted
+    reason      TEXT,                          -- why it was cancelled
     usage       TEXT NOT NULL DEFAULT '{}',    -- JSON
     progress    TEXT,                          -- JSON: what was last reported
     milestones  TEXT NOT NULL DEFAULT '[]',    -- JSON: what was reached, each once
