@@ -204,6 +204,10 @@ class Agent(Generic[S]):
             return self._actor.of(Agenda).fibers.goes_on(work)
         return self._actor.of(Served).worker.wants(work)
 
+    def _has_completed(self, work: str) -> bool:
+        """Return whether a run it does, or a turn, has completed. A fiber that completed has released its runs."""
+        return not work.startswith(OWNER) and self._actor.of(Served).worker.stands(work) == "completed"
+
     def _why_not(self, work: str | None) -> str:
         """Return the reason for what is below a run it does, a turn or a fiber of its own, that is not to go on."""
         if work is None or work.startswith(OWNER):

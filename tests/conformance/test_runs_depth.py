@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.errands import Bench, Giving, again, boss, caller, helper, over, running, status, working
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
 pytestmark = pytest.mark.storage
@@ -379,3 +379,123 @@ async def begun_or_dead(one: Any, bench: Words) -> None:
     async with asyncio.timeout(patience()):
         while "hello" not in bench.log and not one.world.points.ended:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.001)
+
+
+class Planner(Giving, Agent):
+    """Starts a run in a fiber, and ends the fiber once the run has ended or was given up."""
+
+    async def plan(self) -> None:
+        self.start_fiber("plan", self.work)
+
+    async def work(self) -> None:
+        run = await self.run_agent(self.worker, "go", run_id="r1")
+        self.deps.log.append(f"planned {run.status}")
+
+
+class Resting(Middle):
+    """Returns the run below it."""
+
+    async def below(self) -> Run | None:
+        return self.runs.get("below")
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.promise("B-14", "CF-104", "CF-105")
+async def test_a_run_given_up_by_a_fiber_that_completed_continues_with_and_without_a_restart(restarts: int) -> None:
+    async with working(cls := boss(Speaker, base=Planner), bench=Words()) as (one, agent, bench):
+        await agent.plan()
+        await bench.seen("begun")
+        agent = await crashed(one, cls)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await bench.seen("planned interrupted")
+
+        if restarts:
+            agent = await crashed(one, cls)
+            await bench.seen("begun", 3)
+        await bench.say("late")
+        bench.words.put_nowait(None)
+
+        run = await over(agent, "r1")
+        assert (run.status, run.output, run.reason) == ("completed", "late", None)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.promise("B-14", "CF-104", "CF-105")
+async def test_a_run_given_up_by_a_turn_that_completed_continues_with_and_without_a_restart(restarts: int) -> None:
+    ours = ScriptedModel(call("speaker", id="c1", message="go"), text("thanks"))
+    tool_ = agent_tool(Speaker, description="Speaks.")
+    async with working(cls := caller(ours, tool_), bench=Words()) as (one, agent, bench):
+        sending = asyncio.create_task(agent.send("go"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, sending)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 1)
+        await turn_over(agent)
+        assert "childStillRunning" in str(ours.asked[-1])
+
+        if restarts:
+            agent = await crashed(one, cls)
+            await bench.seen("begun", 3)
+        await bench.say("late")
+        bench.words.put_nowait(None)
+
+        run = await over(agent, "agent-tool:c1")
+        assert (run.status, run.output, run.reason) == ("completed", "late", None)
+
+
+class Asking(Giving, Agent):
+    async def below(self) -> Run:
+        return await (await self.sub_agent(self.worker, "r1")).below()
+
+    async def settled_below(self) -> Run:
+        while (run := await self.below()).status in ("running", "interrupted"):  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.005)
+        return run
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.promise("B-14", "CF-104", "CF-105")
+async def test_a_run_given_up_by_a_run_that_completed_continues_with_and_without_a_restart(restarts: int) -> None:
+    worker = nested(1, middle=Resting)
+    async with working(cls := boss(worker, base=Asking), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 10)
+        assert (await over(agent, "r1")).output == "no-progress"
+
+        if restarts:
+            agent = await crashed(one, cls)
+            await agent.below()
+            await bench.seen("begun", 3)
+        await bench.say("late")
+        bench.words.put_nowait(None)
+
+        assert (await agent.settled_below()).output == "late"
+
+
+class Failing(Resting):
+    """Fails if the run below was given up."""
+
+    async def on_run(self, input: Any) -> Any:
+        raise ValueError(await super().on_run(input))
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+async def test_a_run_given_up_by_a_run_that_failed_is_cancelled_with_and_without_a_restart(restarts: int) -> None:
+    worker = nested(1, middle=Failing)
+    async with working(cls := boss(worker, base=Asking), bench=Words()) as (one, agent, bench):
+        giving = asyncio.create_task(agent.give(run_id="r1"))
+        await bench.seen("begun")
+        agent = await crashed(one, cls, giving)
+        await bench.seen("begun", 2)
+        await one.world.clock.advance(SILENCE + 10)
+        assert (await over(agent, "r1")).status == "error"
+        if restarts:
+            agent = await crashed(one, cls)
+
+        async with asyncio.timeout(5):
+            run = await agent.settled_below()
+        assert (run.status, run.reason) == ("aborted", "caller-cancelled")

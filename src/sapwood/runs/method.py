@@ -175,6 +175,7 @@ class MethodRuns:
                 extra=where,
                 exc_info=mistake(error),
             )
+            actor.of(Runs).let_go(run, is_done=False)
             served.ended(run, "failed", error=text, reason=code_of(error))
         finally:
             self._tasks.pop(run, None)

@@ -104,10 +104,15 @@ class Row(NamedTuple):
         return self.seq - 1 if self.status in HARD else None
 
     def is_wanted_by(self, agent: Any) -> bool:
-        """Return whether the agent that gave it wants it to go on: neither it nor what it is part of was cancelled."""
+        """Return whether the agent that gave it wants it to go on: neither it nor what it is part of was cancelled.
+
+        One that was given up may outlast what it was part of, if that completed.
+        """
         if self.cancelled is not None:
             return False
-        return self.work is None or self.detached is not None or agent._wants(self.work)
+        if self.work is None or self.detached is not None or agent._wants(self.work):
+            return True
+        return self.status == "interrupted" and agent._has_completed(self.work)
 
     def why_unwanted_by(self, agent: Any) -> str:
         """Return the reason why the agent that gave it does not want it to go on."""
@@ -290,6 +295,11 @@ class Registry:
     def not_over_in(self, work: str) -> list[Row]:
         """Return the same, with those that were given up and may still end."""
         return self.find("WHERE status NOT IN ('completed', 'failed', 'cancelled') AND work = ? ORDER BY number", work)
+
+    def release_interrupted(self, work: str) -> None:
+        """Let the runs that this has given up be part of nothing from here on."""
+        if self.exists:
+            self._db.execute("UPDATE sapwood_runs SET work = NULL WHERE status = 'interrupted' AND work = ?", work)
 
     def last_ends_in(self, work: str) -> tuple[float, float]:
         """Return when a run that is part of this last ended or was given up, and when one did that spoke; 0 if none."""

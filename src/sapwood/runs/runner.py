@@ -478,6 +478,8 @@ class Runs:
             if row.detached is None and row.cancelled is None:
                 with suppress(Unavailable):  # then whoever follows it learns by itself that it is not wanted
                     self.cancel(row.id, CALLER_CANCELLED)
+        if is_done:  # also after a restart: a fiber that completed may be gone then
+            self.registry.release_interrupted(work)
 
     async def clear_all(self, status: str | None, older_than: timedelta | None) -> int:
         """Forget the runs of this status that began this long ago; return how many once they are gone."""
