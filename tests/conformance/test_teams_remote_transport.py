@@ -335,6 +335,78 @@ async def test_what_a_transport_refuses_or_breaks_ends_the_run(error: Exception,
         assert mill.log.count("start") == 1
 
 
+@pytest.mark.parametrize("lost", [ConnectionError("reset"), Unavailable("no answer"), RemoteRefused("unreadable")])
+async def test_a_run_whose_start_was_not_answered_is_cancelled_if_the_next_request_is_refused(lost: Exception) -> None:
+    """The other side has taken the run, as when a reply is lost and the token expires."""
+
+    class LosingTransport(MemoryTransport):
+        async def start(self, session: str, input: int) -> RemoteStatus:
+            if session in self._mill.jobs:
+                raise RemoteRefused("the token has expired")
+            await super().start(session, input)
+            raise lost
+
+    class Losing(RemoteSubAgent):
+        url = "mill"
+        deps: Mill
+
+        def transport(self) -> RunTransport:
+            return LosingTransport(self.deps)
+
+    class LosingDesk(Agent):
+        async def give(self) -> Run:
+            return await self.run_agent(Losing, 1, run_id="r1")
+
+    mill = Mill()
+    async with asyncio.timeout(patience()), served(App(agents=[LosingDesk], deps=mill)) as near:
+        run = await (await near.world.get_agent(LosingDesk, "d")).give()
+
+        assert run.status == "error"
+        async with asyncio.timeout(5):
+            await until(lambda: "cancel failed" in mill.log)
+        assert [job.stopped for job in mill.jobs.values()] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"m": {"requests": -1000, "input_tokens": -1_000_000, "output_tokens": 0, "cost": -50.0}},
+        {"m": {"requests": 1, "input_tokens": 10**30, "output_tokens": 0, "cost": 1.0}},
+        {"m": {"requests": 1, "input_tokens": 1, "output_tokens": 0, "cost": 1e300}},
+        {"m": {"requests": 1, "input_tokens": 1, "output_tokens": 0, "cost": float("inf")}},
+        {"m": {"requests": 1, "input_tokens": 1, "output_tokens": 0, "cost": float("nan")}},
+        {f"m{n}": {"requests": 1, "input_tokens": 1, "output_tokens": 0, "cost": 0.0} for n in range(2000)},
+        {"m" * 100_000: {"requests": 1, "input_tokens": 1, "output_tokens": 0, "cost": 0.0}},
+    ],
+    ids=["negative", "many tokens", "large cost", "infinite cost", "no number", "many models", "long name"],
+)
+async def test_a_remote_side_cannot_lower_or_break_the_account_of_the_caller(usage: dict[str, Any]) -> None:
+    class ClaimingTransport(MemoryTransport):
+        async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
+            yield [End(RemoteStatus("completed", 0, output="done", usage=usage))]
+
+    class Claiming(RemoteSubAgent):
+        url = "mill"
+        deps: Mill
+
+        def transport(self) -> RunTransport:
+            return ClaimingTransport(self.deps)
+
+    class ClaimingDesk(Agent):
+        async def give(self) -> Run:
+            return await self.run_agent(Claiming, 1, run_id="r1")
+
+        async def count(self) -> list[int]:
+            return [one.requests for one in await self.spending.list()]
+
+    async with asyncio.timeout(patience()), served(App(agents=[ClaimingDesk], deps=Mill())) as near:
+        desk = await near.world.get_agent(ClaimingDesk, "d")
+        run = await desk.give()
+
+        assert (run.status, run.output) == ("completed", "done")
+        assert await desk.count() == []
+
+
 @pytest.mark.promise("A-209")
 async def test_a_name_is_needed_and_a_status_is_one_of_four() -> None:
     class Nameless(RemoteSubAgent):

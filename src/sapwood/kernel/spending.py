@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import isfinite
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -58,17 +59,29 @@ class Spent(NamedTuple):
         return {"requests": self.requests, **tokens, "cost": self.cost}
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+"""A number that another server claims: it cannot lower an account, and sums of them fit into SQLite."""
+
+
 class Told(msgspec.Struct):
     """The same, as users see it, and other servers tell it."""
 
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float | None = None
+    requests: Count = 0
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cost: Annotated[float, msgspec.Meta(ge=0, le=10**6)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and not isfinite(self.cost):
+            raise ValueError(f"cost must be a number, got {self.cost}")
 
     def spent(self) -> Spent:
         unpriced = self.requests if self.cost is None else 0
         return Spent(self.requests, self.input_tokens, self.output_tokens, round((self.cost or 0) * NANO), unpriced)
+
+
+Claims = Annotated[dict[Annotated[str, msgspec.Meta(max_length=200)], Told], msgspec.Meta(max_length=100)]
+"""What another server claims that a run has used, by model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -19,12 +20,13 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import RemoteRefused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.copying import to_json
-from sapwood.kernel.spending import Told
+from sapwood.kernel.spending import Claims
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
 from sapwood.runs.contract import Progress
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.pacing import is_again
 from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.remote_questions import Mirror
 from sapwood.runs.remote_run import RemoteRun, open_run
@@ -61,6 +63,8 @@ class RemoteRuns(MethodRuns):
         self._waiting: set[str] = set()
         """Those that wait for a person."""
         self._mirror = Mirror(actor)
+        self._tried: set[str] = set()
+        """Those that the other server was asked to start: also one that refused may have taken them before."""
 
     def start(self, run: str, input: Any) -> int:
         return self._launch(run)
@@ -119,8 +123,9 @@ class RemoteRuns(MethodRuns):
         except Exception as error:
             await self._free()
             self._mirror.withdraw()
-            if self._has_begun() or isinstance(error, Unavailable):
-                # The other server may still do it, and no agent here reads it any more.
+            if self._has_begun() or run in self._tried or is_again(self._actor):
+                # The other server may still do it, and no agent here reads it any more: a reply to the start, or to
+                # one before a crash, may have been lost.
                 self._sessions.stop(self._actor.address, FAILED, self._actor)
             else:
                 self._sessions.remove(self._actor.address)
@@ -130,6 +135,7 @@ class RemoteRuns(MethodRuns):
             return {"status": "failed", "error": f"{error.code}: {error}"}
         finally:
             self._waiting.discard(run)
+            self._tried.discard(run)
 
     async def _followed_to_end(self, run: str, input: str, remote: RemoteRun) -> RemoteStatus:
         """Follow a run to its end, and retry while the other server cannot be reached."""
@@ -138,7 +144,7 @@ class RemoteRuns(MethodRuns):
             before = self._length(run)
             try:
                 state = await self._followed(run, input, remote)
-                await self._count(run, state)
+                state = await self._counted(run, state)
                 self._mirror.withdraw()
                 self._sessions.remove(self._actor.address)
                 return state
@@ -163,6 +169,7 @@ class RemoteRuns(MethodRuns):
             state = await remote.status()
         else:
             await self._actor.leave()
+            self._tried.add(run)
             state = await remote.start(msgspec.json.decode(input))
             await self._actor.of(Agenda).fibers.checkpoint(BEGUN)
         await self._actor.free()
@@ -223,15 +230,24 @@ class RemoteRuns(MethodRuns):
         elif isinstance(event, Progress):
             served.report(event, None)
 
-    async def _count(self, run: str, state: RemoteStatus) -> None:
-        """Count what the other server says a run has used; again after a crash, and then it is known."""
+    async def _counted(self, run: str, state: RemoteStatus) -> RemoteStatus:
+        """Count what the other server says a run has used; again after a crash, and then it is known.
+
+        Returns the status without a usage that cannot be counted.
+        """
         tree = self._actor.home
         assert isinstance(tree, Tree)
         await until_free(tree.root, self._actor.database)
         self._actor.check_live()
-        with suppress(msgspec.ValidationError):  # it counts in another way
-            used = msgspec.convert(state.usage, dict[str, Told])
-            tree.spending.put_right(self._actor, run, {model: told.spent() for model, told in used.items()})
+        try:
+            used = msgspec.convert(state.usage, Claims)
+        except msgspec.ValidationError as error:  # it counts in another way, or lies
+            log.warning(
+                "usage of a remote run not counted: address=%s run=%s error=%s", self._actor.address, run, error
+            )
+            return replace(state, usage={})
+        tree.spending.put_right(self._actor, run, {model: told.spent() for model, told in used.items()})
+        return state
 
     def _length(self, run: str) -> int:
         served = self._actor.of(Served)
