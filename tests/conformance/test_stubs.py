@@ -127,3 +127,18 @@ async def test_agents_reach_others_of_their_own_and_of_other_trees_but_create_no
         assert await visitor.visit("new root", []) == ["from v"]
         with pytest.raises(NotFound):
             await visitor.visit("r", ["a", "nobody"])
+
+
+async def test_a_namespace_of_a_stub_is_as_closed_as_the_stub(run: Run, probe: Probe) -> None:
+    async with run(Watched, deps=probe) as world:
+        questions = cast(Any, (await world.get_agent(Watched, "w")).questions)
+
+        assert copy.copy(questions) is copy.deepcopy(questions) is questions
+        with pytest.raises(TypeError, match="get it there"):
+            pickle.dumps(questions)
+        with pytest.raises(AttributeError, match="call a method of the agent"):
+            questions.approve = "yes"
+        with pytest.raises(AttributeError):
+            _ = type(questions).__new__(type(questions)).approve
+        for name in ["__await__", "__wrapped__", "_actor", "_answer", "", "approve.__func__"]:
+            assert not hasattr(questions, name), name

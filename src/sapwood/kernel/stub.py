@@ -100,13 +100,25 @@ class StubNamespace:
         self.__dict__.update(_line=line, _name=name)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
+        if name.startswith("__") or name in ("_line", "_name"):
             raise AttributeError(name)
         found = self.__dict__[name] = _call(self._line, f"{self._name}.{name}")
         return found
 
     def __dir__(self) -> list[str]:
         return sorted(name.partition(".")[2] for name in self._line.kind.namespaces[self._name])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("A stub has no attributes to set; call a method of the agent instead.")
+
+    def __copy__(self) -> StubNamespace:
+        return self
+
+    def __deepcopy__(self, memo: object) -> StubNamespace:
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("A stub stays where it is; pass on the agent's class and name, and get it there.")
 
     def __repr__(self) -> str:
         return f"<{self._name} of stub {self._line.address}>"
