@@ -407,6 +407,37 @@ async def test_a_remote_side_cannot_lower_or_break_the_account_of_the_caller(usa
         assert await desk.count() == []
 
 
+async def test_a_remote_side_cannot_fill_the_caller_with_milestones(caplog: pytest.LogCaptureFixture) -> None:
+    """All milestones of a run are in one row: each one would cost as much as all before it."""
+
+    class FloodingTransport(MemoryTransport):
+        async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
+            for n in range(5):
+                yield [Milestone(f"m{n} {at}", Progress(0.5, "x" * 1000)) for at in range(200)]
+            yield [End(RemoteStatus("completed", 0, output="done"))]
+
+    class Flooding(RemoteSubAgent):
+        url = "mill"
+        deps: Mill
+
+        def transport(self) -> RunTransport:
+            return FloodingTransport(self.deps)
+
+    class FloodingDesk(Agent):
+        async def give(self) -> int:
+            run = await self.run_agent(Flooding, 1, run_id="r1")
+            assert run.output == "done"
+            found = self.runs.get("r1")
+            return 0 if found is None else len(found.milestones)
+
+    async with asyncio.timeout(patience()), served(App(agents=[FloodingDesk], deps=Mill())) as near:
+        count = await (await near.world.get_agent(FloodingDesk, "d")).give()
+
+    assert 200 < count < 300
+    warnings = [line for line in caplog.messages if line.startswith("milestones of a remote run left out")]
+    assert warnings == ["milestones of a remote run left out: address=FloodingDesk:d/Flooding:r1 limit=262144"]
+
+
 @pytest.mark.promise("A-209")
 async def test_a_name_is_needed_and_a_status_is_one_of_four() -> None:
     class Nameless(RemoteSubAgent):

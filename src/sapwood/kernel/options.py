@@ -82,7 +82,7 @@ NAMES = [field.name for field in fields(Options)]
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        raise UsageError(f"idempotency_key={key!r}: expected a string of 1 to {LONGEST_KEY} characters.")
+        raise UsageError(f"idempotency_key={key!r:.300}: expected a string of 1 to {LONGEST_KEY} characters.")
     try:
         key.encode()
     except UnicodeEncodeError:

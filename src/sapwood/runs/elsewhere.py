@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 BEGUN = "begun"
 """What is stored once the other server has taken a run."""
+MAX_MILESTONES = 256 * 1024
+"""Maximum length of the milestones of one run, as JSON: they are one row, which each new one writes again."""
 
 
 class Cut(Unavailable):
@@ -65,6 +67,8 @@ class RemoteRuns(MethodRuns):
         self._mirror = Mirror(actor)
         self._tried: set[str] = set()
         """Those that the other server was asked to start: also one that refused may have taken them before."""
+        self._with_all_milestones: set[str] = set()
+        """Those that have as many milestones as are stored."""
 
     def start(self, run: str, input: Any) -> int:
         return self._launch(run)
@@ -136,6 +140,7 @@ class RemoteRuns(MethodRuns):
         finally:
             self._waiting.discard(run)
             self._tried.discard(run)
+            self._with_all_milestones.discard(run)
 
     async def _followed_to_end(self, run: str, input: str, remote: RemoteRun) -> RemoteStatus:
         """Follow a run to its end, and retry while the other server cannot be reached."""
@@ -226,9 +231,22 @@ class RemoteRuns(MethodRuns):
         elif isinstance(event, OpenQuestions):
             self._mirror.replace(event.questions)
         elif isinstance(event, Milestone):
-            served.report(event.progress, event.name)
+            if self._may_add_milestone(run):
+                served.report(event.progress, event.name)
         elif isinstance(event, Progress):
             served.report(event, None)
+
+    def _may_add_milestone(self, run: str) -> bool:
+        """Return whether the milestones of a run are not too long yet."""
+        if run in self._with_all_milestones:
+            return False
+        row = self._actor.of(Served).row(run)
+        if row is None or len(row.milestones) < MAX_MILESTONES:
+            return True
+        self._with_all_milestones.add(run)
+        where = self._actor.address
+        log.warning("milestones of a remote run left out: address=%s limit=%d", where, MAX_MILESTONES)
+        return False
 
     async def _counted(self, run: str, state: RemoteStatus) -> RemoteStatus:
         """Count what the other server says a run has used; again after a crash, and then it is known.

@@ -71,7 +71,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """A milestone that a run has reached."""
+    """A milestone that a run has reached. Of one run, about 256 KiB of them are stored; later ones are left out."""
 
     name: str
     """The name of the milestone."""
