@@ -446,7 +446,8 @@ async def test_a_run_given_up_by_a_turn_that_completed_continues_with_and_withou
 
 class Asking(Giving, Agent):
     async def below(self) -> Run:
-        return await (await self.sub_agent(self.worker, "r1")).below()
+        child: Any = await self.sub_agent(self.worker, "r1")
+        return await child.below()
 
     async def settled_below(self) -> Run:
         while (run := await self.below()).status in ("running", "interrupted"):  # noqa: ASYNC110 - seen from outside
