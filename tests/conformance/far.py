@@ -32,6 +32,7 @@ from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served as ServedRuns
 from sapwood.testing import ScriptedModel
 from sapwood.testing import text as says
+from sapwood.timings import DEFAULTS, Timings
 
 KEY = "remote-key"
 PROTOCOL = {"sapwood-protocol": "1", "authorization": f"Bearer {KEY}"}
@@ -247,12 +248,17 @@ async def far_away(app: App, bench: Far, **settings: Any) -> AsyncGenerator[Serv
 
 @asynccontextmanager
 async def both(
-    model: Any = None, *, level: str = "process", far: Sequence[type[Any]] = (), **settings: Any
+    model: Any = None,
+    *,
+    level: str = "process",
+    far: Sequence[type[Any]] = (),
+    far_timings: Timings = DEFAULTS,
+    **settings: Any,
 ) -> AsyncGenerator[Both, None]:
     """Run two servers; the far one lets in who has the key."""
     bench, keys = Far(), ApiKeys({"near": ApiKeys.hash_of(KEY)})
     app = App(agents=[*FARS, *far], deps=bench, authenticate=keys)
-    async with asyncio.timeout(patience()), far_away(app, bench, durability=level) as there:
+    async with asyncio.timeout(patience()), far_away(app, bench, durability=level, timings=far_timings) as there:
         cls = desk(f"http://127.0.0.1:{there.site.port}", model or ScriptedModel(), [*FARS, *far])
         async with served(App(agents=[cls], deps=bench), durability=level, **settings) as near:
             yield Both(near, there, cls, bench)

@@ -9,6 +9,7 @@ import json
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from sapwood import (
 )
 from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
+from sapwood.timings import DEFAULTS
 from sapwood.wire.remote import Reader
 
 SILENCE = 120.0
@@ -680,7 +682,8 @@ class FarSpeaker(Agent):
 
 @pytest.mark.promise("B-14")
 async def test_after_a_restart_a_remote_run_is_not_silent_while_one_below_it_speaks_there() -> None:
-    async with both(far=[FarMiddle]) as two:
+    often = replace(DEFAULTS, event_keepalive_interval=1.0)  # it is waited for four times
+    async with both(far=[FarMiddle], far_timings=often) as two:
         clocks = [two.near.world.clock, two.far.world.clock]
         giving = asyncio.create_task((await two.desk()).give("FarMiddle", 4, "r1"))
         await two.bench.seen("about to say 0")
