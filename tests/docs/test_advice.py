@@ -20,7 +20,7 @@ def section(page: str, heading: str) -> str:
 
 @pytest.mark.promise("A-23")
 def test_the_docs_say_when_a_child_stays_and_when_it_does_a_run() -> None:
-    said = section("how-to/use-agents.md", "A child that stays, or a run?")
+    said = section("how-to/use-agents.md", "Sub-agent or run?")
 
     for way in ("sub_agent(Cls, name)", "agent_tool(Cls)", "run_agent(Cls, …)"):
         assert way in said
@@ -28,7 +28,7 @@ def test_the_docs_say_when_a_child_stays_and_when_it_does_a_run() -> None:
 
 @pytest.mark.promise("A-175")
 def test_the_docs_advise_on_agents_as_tools() -> None:
-    said = section("how-to/use-agents.md", "So that it goes well")
+    said = section("how-to/use-agents.md", "Best practices")
 
     for advice in ("what goes in and what comes out", "Name agents by what they do", "Stay shallow", "fails"):
         assert advice in said
