@@ -493,10 +493,10 @@ async def test_a_run_given_up_by_a_run_that_failed_is_cancelled_with_and_without
         agent = await crashed(one, cls, giving)
         await bench.seen("begun", 2)
         await one.world.clock.advance(SILENCE + 10)
-        assert (await over(agent, "r1")).status == "error"
+        assert (await over(agent, "r1")).status == "failed"
         if restarts:
             agent = await crashed(one, cls)
 
         async with asyncio.timeout(5):
             run = await agent.settled_below()
-        assert (run.status, run.reason) == ("aborted", "caller-cancelled")
+        assert (run.status, run.reason) == ("cancelled", "caller-cancelled")

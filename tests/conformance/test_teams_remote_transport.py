@@ -361,7 +361,7 @@ async def test_a_run_whose_start_was_not_answered_is_cancelled_if_the_next_reque
     async with asyncio.timeout(patience()), served(App(agents=[LosingDesk], deps=mill)) as near:
         run = await (await near.world.get_agent(LosingDesk, "d")).give()
 
-        assert run.status == "error"
+        assert run.status == "failed"
         async with asyncio.timeout(5):
             await until(lambda: "cancel failed" in mill.log)
         assert [job.stopped for job in mill.jobs.values()] == ["failed"]
@@ -452,7 +452,7 @@ async def test_a_name_is_needed_and_a_status_is_one_of_four() -> None:
         with pytest.raises(UsageError, match=r"Nameless\.url must name the remote agent"):
             await (await world.get_agent(NamelessDesk, "d")).give()
     with pytest.raises(UsageError, match="status must be one of cancelled, completed, failed, running, got 'error'"):
-        RemoteStatus("error")  # pyright: ignore[reportArgumentType]
+        RemoteStatus("failed")  # pyright: ignore[reportArgumentType]
 
 
 # An HTTP server that is not of sapwood.
