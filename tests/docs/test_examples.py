@@ -228,6 +228,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (forbidden_sql): An agent has one",
         ],
     ),
+    "weekend.py": (
+        ["approve? book {'city': 'Porto', 'nights': 2}", "completed: Booked: 2 nights in Porto."],
+        ["approve? book {'city': 'Porto', 'nights': 2}", "completed: Booked: 2 nights in Porto."],
+    ),
     "print_shop.py": (
         ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
         ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
