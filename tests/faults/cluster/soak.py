@@ -18,36 +18,36 @@ from typing import Any
 from tests.faults.running import CHECKOUT
 
 WHAT = {
-    "kill_node": "a node is killed, and started again on its disk",
-    "lose_machine": "a node is killed, and started again with an empty disk",
-    "pause_node": "a node stands still for 5 to 20 s",
-    "cut_node_off_the_log": "a node reaches no NATS server",
-    "cut_node_off_the_log_one_way": "a node reaches NATS and does not hear it, or the other way round",
-    "cut_node_off_one_server": "a node does not reach one of the NATS servers",
-    "cut_node_off_all": "a node reaches nobody but its clients",
-    "cut_node_off_s3": "a node does not reach S3",
-    "flicker_node": "the network of a node loses everything again and again for moments",
-    "slow_node_down": "the network of a node carries 128 to 2048 kbit/s",
+    "kill_node": "a node is killed, and restarted on its disk",
+    "lose_machine": "a node is killed, and restarted with an empty disk",
+    "pause_node": "a node is paused for 5 to 20 s",
+    "cut_node_off_the_log": "a node cannot reach any NATS server",
+    "cut_node_off_the_log_one_way": "a node can send to NATS but not receive, or the reverse",
+    "cut_node_off_one_server": "a node cannot reach one of the NATS servers",
+    "cut_node_off_all": "a node can reach only its clients",
+    "cut_node_off_s3": "a node cannot reach S3",
+    "flicker_node": "the network of a node drops all packets in short bursts",
+    "slow_node_down": "the network of a node is limited to 128 to 2048 kbit/s",
     "fill_node_s_disk": "the disk of a node is full",
-    "restart_node": "a node is stopped in good order, and started again",
-    "join_and_leave": "one more node joins, and leaves in good order",
-    "pause_log_and_kill_node": "all NATS servers stand still, and a node is killed meanwhile",
+    "restart_node": "a node shuts down cleanly, and is restarted",
+    "join_and_leave": "another node joins, and leaves cleanly",
+    "pause_log_and_kill_node": "all NATS servers are paused, and a node is killed",
     "kill_server": "a NATS server is killed",
     "kill_leader": "the NATS server that leads most streams is killed",
-    "pause_server": "a NATS server stands still for 5 to 20 s",
-    "pause_leader": "the NATS server that leads most streams stands still for 5 to 20 s",
-    "pause_all_servers": "all NATS servers stand still for 3 to 8 s",
-    "cut_server_off_the_others": "a NATS server does not reach the others; nodes reach it",
-    "cut_server_off_the_others_one_way": "a NATS server hears the others, and they do not hear it",
-    "cut_server_off_all": "a NATS server reaches nobody",
-    "flicker_server": "the network of a NATS server loses everything again and again for moments",
-    "slow_server_down": "the network of a NATS server carries 128 to 2048 kbit/s",
-    "fill_server_s_disk": "the disk of a NATS server is full; later there is room, and it is started again",
-    "restart_server": "a NATS server is stopped in good order, and started again",
-    "s3_fails": "S3 answers 503 to a third or to all requests, half of which it does nevertheless",
-    "s3_is_gone": "S3 says nothing",
-    "s3_is_slow": "S3 takes up to 3 s longer for each request",
-    "s3_is_cut_off": "no node reaches S3",
+    "pause_server": "a NATS server is paused for 5 to 20 s",
+    "pause_leader": "the NATS server that leads most streams is paused for 5 to 20 s",
+    "pause_all_servers": "all NATS servers are paused for 3 to 8 s",
+    "cut_server_off_the_others": "a NATS server cannot reach the others; nodes can reach it",
+    "cut_server_off_the_others_one_way": "a NATS server can receive from the others, but not send to them",
+    "cut_server_off_all": "a NATS server is isolated",
+    "flicker_server": "the network of a NATS server drops all packets in short bursts",
+    "slow_server_down": "the network of a NATS server is limited to 128 to 2048 kbit/s",
+    "fill_server_s_disk": "the disk of a NATS server is full; later space is freed, and it is restarted",
+    "restart_server": "a NATS server shuts down cleanly, and is restarted",
+    "s3_fails": "S3 answers 503 to a third of the requests or to all, but carries out half of them",
+    "s3_is_gone": "S3 does not respond",
+    "s3_is_slow": "S3 adds up to 3 s to each request",
+    "s3_is_cut_off": "no node can reach S3",
 }
 
 
@@ -56,56 +56,56 @@ ASKED = {
     "read": "read a list",
     "plan": "set an alarm",
     "dig": "start a fiber of several steps",
-    "carry": "have a sub-agent do a run, or ask how it ended",
+    "carry": "start a run, or get its result",
 }
 
 PAGE = """\
-# A cluster that was broken for {minutes:.0f} minutes
+# Cluster fault test: {minutes:.0f} minutes
 
-What this page tells was written by a program, `python -m tests.faults.cluster.soak`, and is what one long run gave.
-The same faults, fewer of them, are done in every full run of the tests.
+The program `python -m tests.faults.cluster.soak` wrote this page. It reports one long run.
+Every full run of the tests injects the same faults, but fewer of them.
 
-- {date}, sapwood {version}, seed `{seed}`. Three NATS servers, S3 as moto has it, {nodes} nodes and a further
-  one that joins and leaves, {clients} clients; all on one machine with two cores, each process in a network
-  namespace and on a disk of its own.
-- {faults} faults in {minutes:.0f} minutes, up to four at once, in {rounds} rounds. At the end of each round everything
-  was healed and checked; at the end of all, the lists of every round were read and checked once more.
-- **{found} found that must not be.**
+- {date}, sapwood {version}, seed `{seed}`. Three NATS servers, S3 simulated by moto, {nodes} nodes and
+  another one that joins and leaves, {clients} clients. All run on one machine with two cores, each process in its own
+  network namespace and on its own disk.
+- {faults} faults in {minutes:.0f} minutes, up to four at once, in {rounds} rounds. After each round all faults
+  were healed and the data was checked. At the end the lists of all rounds were read and checked again.
+- **{found}.**
 
-## What was asked
+## Workload
 
 | | |
 |---|---|
 | calls | {asked:,} |
 | answered | {answered:,} |
 {by_kind}
-| half of them within | {p50:.1f} ms |
-| 99 of 100 within | {p99:.2f} s |
-| longest answer | {longest:.1f} s |
-| seconds in which somebody was answered | {answering:,} of {seconds:,} |
-| longest time in which nobody was answered | {silence:.0f} s |
+| median latency | {p50:.1f} ms |
+| 99th percentile | {p99:.2f} s |
+| longest latency | {longest:.1f} s |
+| seconds with at least one answer | {answering:,} of {seconds:,} |
+| longest time without any answer | {silence:.0f} s |
 
-A client waits 20 s for an answer, and what it did not get counts as unknown: it may be there, once.
-Each round begins with new trees, and a new tree waits for S3: only the archive knows that it is not an old one. So
-while S3 is away at the beginning of a round, nobody is answered.
+A client has a timeout of 20 s. A call without an answer counts as unknown: its effect may exist, once.
+Each round creates new trees, and a new tree waits for S3, because only the archive can tell that it is new. So
+no call is answered while S3 is unavailable at the beginning of a round.
 
-## What was checked
+## Checks
 
-- Every acknowledged item is in its list exactly once, at the place its writer was told; any other at most once.
-- All appends and reads of a list fit into one order, which is that of real time: no read is older than what
-  was acknowledged before it was asked for, whichever node it went through.
-- No item was written by an ownership older than one that had written before; each ownership had one process.
-- Alarms rang once and never early; fibers finished, and no completed step ran again; a run has one output.
-- Every tree's chain in the log is whole, at every server, and so is the second copy in the archive.
-- No node ended by itself, and none wrote of an error that nobody expected.
+- Every acknowledged item is in its list exactly once, at the position that its writer received. Any other item is in it at most once.
+- All appends and reads of a list are linearizable: no read misses a write that was acknowledged before the read
+  started, whichever node it went through.
+- No owner wrote after a newer owner had written. Each ownership had one process.
+- Alarms fired once and never early. Fibers finished, and no completed step ran again. Each run has one output.
+- Every tree's chain in the log is complete on every server, and so is the second copy in the archive.
+- No node exited on its own, and no node logged an unexpected error.
 
-## What was broken
+## Injected faults
 
-| fault | times | what it is |
+| fault | count | description |
 |---|---|---|
 {kinds}
 
-How many others were under way when one began: {beside}.
+Other faults active when a fault started: {beside}.
 """
 
 
@@ -116,7 +116,7 @@ def report(result: dict[str, Any], options: argparse.Namespace) -> str:
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         version=version("sapwood"),
         minutes=result["seconds"] / 60,
-        found=f"{len(found)} things were" if found else "Nothing was",
+        found=f"{len(found)} violations were found" if found else "No violations were found",
         by_kind="\n".join(f"| of which {ASKED[kind]} | {count:,} |" for kind, count in result["by kind"].items()),
         p50=1000 * (result["p50"] or 0.0),
         longest=result["longest answer"] or 0.0,
@@ -129,7 +129,7 @@ def report(result: dict[str, Any], options: argparse.Namespace) -> str:
         clients=options.clients,
         **{name: result[name] for name in ("seed", "faults", "rounds", "asked", "answered", "p99")},
     )
-    for title, lines in (("What happened by itself", result["notes"]), ("What was found", found)):
+    for title, lines in (("Notes", result["notes"]), ("Violations", found)):
         if lines:
             page += "\n".join(["", f"## {title}", "", *(f"- {line}" for line in lines[:20]), ""])
     return page
