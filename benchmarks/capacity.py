@@ -48,21 +48,21 @@ class Assumed:
     """What is different for everybody: change these."""
 
     awake: float = 0.01
-    """share of the agents that are in use at the busiest time"""
+    """share of the agents in use at peak"""
     commits: float = 1.0
-    """commits of an agent in use, in a second"""
+    """commits per second of an agent in use"""
     mean: float = 0.3
-    """share of the busiest time's commits that there are on the average"""
+    """average commit rate, as a share of the peak"""
     wakes: float = 1.0
-    """times a day that an agent is used after it was parked"""
+    """times per day that a parked agent is used"""
     size: float = 30.0
-    """KB of an agent in the archive, compressed"""
+    """KB per agent in the archive, compressed"""
     kept: float = 7.0
-    """days that the second copy of the log is kept"""
+    """retention of the second copy of the log, in days"""
     full: float = 0.5
-    """how full everything may be at the busiest time"""
+    """maximum utilization at peak"""
     node_memory: float = 2.0
-    """GB of memory that a node has for agents"""
+    """GB of memory per node for agents"""
     node_price: float = 30.0
     """dollars a month for a node: one core, 4 GB"""
     server_price: float = 200.0
@@ -151,14 +151,14 @@ def alone(figures: Figures) -> str:
         seconds = figures[name]
         rows.append((what, NONE if seconds is None else f"{number(1 / seconds)} a second"))
 
-    rate("calls of clients, over sockets", "call over a socket to a sub-agent, 64 in flight")
-    rate("durable writes, on disk", DISK)
-    rate("scheduled calls that are due at once, on disk", "100,000 calls due at once, in 1,000 trees, on disk, each")
+    rate("client calls, over WebSockets", "call over a socket to a sub-agent, 64 in flight")
+    rate("durable writes, level `disk`", DISK)
+    rate("scheduled calls due at once, level `disk`", "100,000 calls due at once, in 1,000 trees, on disk, each")
     rows.append(("memory of an agent in use", figures.shown(LIVE)))
     rows.append(
-        ("memory of an agent that is awake, and rests", figures.shown("memory of a live sub-agent, database closed"))
+        ("memory of an idle agent", figures.shown("memory of a live sub-agent, database closed"))
     )
-    rows.append(("memory of a client that listens", figures.shown("memory of an idle socket, agent asleep")))
+    rows.append(("memory of an idle client connection", figures.shown("memory of an idle socket, agent asleep")))
     restart = "restart with 100,000 trees and 1,000,000 schedules, 1 % due, first call"
     rows.append(("restart with 100,000 agents and 1,000,000 schedules", figures.shown(restart)))
     return rows_of(("one process, on one core", "measured"), rows)
@@ -169,25 +169,25 @@ def fall(figures: Figures) -> str:
     seconds, rate = figures[DISK], figures[COMMITS]
     on_disk, in_cluster = NONE if seconds is None else number(1 / seconds), NONE if rate is None else number(rate)
     return (
-        f"Durable writes are fewer in a cluster. One process on one machine does {on_disk} a second, as the table "
-        f"above has it; one node with one cell of three NATS servers does {in_cluster}, as the table below has it. "
-        "There a write waits for a disk of its own machine; here it travels to three servers, and waits for two of "
-        "their disks. The two writes were not the same either: a counter above, 4 KiB of rows below."
+        f"A cluster does fewer durable writes. One process on one machine does {on_disk} per second (table above). "
+        f"One node with one cell of three NATS servers does {in_cluster} (table below). On one machine a write waits "
+        "for the local disk. In a cluster it travels to three servers, and waits for two of their disks. The two "
+        "benchmarks also differ: the first writes a counter, the second 4 KiB of rows."
     )
 
 
 def costs(figures: Figures) -> str:
     """Return what the parts of a cluster cost, as a table."""
     rows = [
-        ("a commit of 4 KiB of rows, until it is acknowledged", COMMIT),
-        ("commits of one node and one cell, of 64 agents at once", COMMITS),
+        ("latency of a commit of 4 KiB of rows", COMMIT),
+        ("commits of one node and one cell, 64 agents in parallel", COMMITS),
         ("a call to an agent on another node", CALL),
         ("memory of a node for an agent in use", LIVE),
         ("memory of a NATS server for a tree that is not parked", SUBJECT),
         ("the first call to a parked tree", WAKE),
     ]
     size = figures.bytes_of(COMMITS)
-    room = ("room in the log for a commit of 4 KiB of rows", NONE if size is None else f"{number(size)} bytes")
+    room = ("log size of a commit of 4 KiB of rows", NONE if size is None else f"{number(size)} bytes")
     return rows_of(("what", "measured"), [*((what, figures.shown(name)) for what, name in rows), room])
 
 
@@ -202,10 +202,10 @@ def needs(figures: Figures, assumed: Assumed) -> str:
     """Return what the sizes need, as a table."""
     wanted = [need(size, figures, assumed) for size in SIZES]
     shown: list[tuple[str, Callable[[Need], float | None], str]] = [
-        ("agents in use at the busiest time", lambda one: one.awake, ""),
+        ("agents in use at peak", lambda one: one.awake, ""),
         ("commits a second", lambda one: one.commits, ""),
-        ("cells of three NATS servers, each of a cluster of its own", lambda one: one.cells, ""),
-        ("nodes of all clusters, of one core each", lambda one: one.nodes, ""),
+        ("cells of three NATS servers, one per cluster", lambda one: one.cells, ""),
+        ("nodes of all clusters, one core each", lambda one: one.nodes, ""),
         ("trees in S3", lambda one: one.trees, " GB"),
         ("history of the log in S3", lambda one: one.history, " GB"),
         ("objects written to S3 in a month", lambda one: one.written, ""),
