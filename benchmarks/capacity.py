@@ -155,9 +155,7 @@ def alone(figures: Figures) -> str:
     rate("durable writes, level `disk`", DISK)
     rate("scheduled calls due at once, level `disk`", "100,000 calls due at once, in 1,000 trees, on disk, each")
     rows.append(("memory of an agent in use", figures.shown(LIVE)))
-    rows.append(
-        ("memory of an idle agent", figures.shown("memory of a live sub-agent, database closed"))
-    )
+    rows.append(("memory of an idle agent", figures.shown("memory of a live sub-agent, database closed")))
     rows.append(("memory of an idle client connection", figures.shown("memory of an idle socket, agent asleep")))
     restart = "restart with 100,000 trees and 1,000,000 schedules, 1 % due, first call"
     rows.append(("restart with 100,000 agents and 1,000,000 schedules", figures.shown(restart)))

@@ -18,7 +18,9 @@ async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
     if not info.function_tools:  # the researcher has no tools
         yield "Porto is warm in May."
     elif not isinstance(last, ToolReturnPart):
-        yield {0: DeltaToolCall("researcher", '{"message": "Where is it warm in May?"}')}
+        yield {
+            0: DeltaToolCall("researcher", '{"message": "Where is it warm in May?"}')
+        }
     elif last.tool_name == "researcher":
         yield {0: DeltaToolCall("book", '{"city": "Porto", "nights": 2}')}
     else:

@@ -91,7 +91,8 @@ no call is answered while S3 is unavailable at the beginning of a round.
 
 ## Checks
 
-- Every acknowledged item is in its list exactly once, at the position that its writer received. Any other item is in it at most once.
+- Every acknowledged item is in its list exactly once, at the position that its writer received.
+  Any other item is in it at most once.
 - All appends and reads of a list are linearizable: no read misses a write that was acknowledged before the read
   started, whichever node it went through.
 - No owner wrote after a newer owner had written. Each ownership had one process.
