@@ -106,40 +106,40 @@ RESERVED = frozenset({"files", "memory", "mcp", "history", "webhooks"})
 
 
 class Agent(Generic[S]):
-    """A durable agent: subclass it, and give it async methods.
+    """A durable agent. Subclass it and add async methods.
 
-    Every named instance is one addressable actor with a SQLite database of its own. It
-    is started when first needed, sleeps when idle, and survives crashes. Everything it
-    writes between two awaits lands together, and nothing leaves it before that is kept.
+    Each named instance is one addressable actor with its own SQLite database. It starts on
+    first use, sleeps when idle, and survives crashes. All writes between two awaits are
+    committed together. No result or message leaves the agent before its writes are durable.
 
-    Write `Agent[State]` to give it a state; set `initial_state`, `state_version`,
-    `migrations` and `limits` as class attributes. Do not write an `__init__`: prepare
-    what lives in memory in `on_start`.
+    Write `Agent[State]` to give it a state. Set `initial_state`, `state_version`,
+    `migrations` and `limits` as class attributes. Do not define `__init__`: initialize
+    in-memory attributes in `on_start`.
     """
 
     initial_state: S = cast(Any, None)
     """The state of an agent that has not set one yet."""
     state_version: ClassVar[int] = 1
-    """Raise it when the shape of the state changes, and write `upgrade_state`."""
+    """The version of the state's shape. Increase it when the shape changes, and write `upgrade_state`."""
     migrations: ClassVar[Sequence[str] | Path] = ()
-    """SQL scripts, or the `Path` of a folder of them. Each runs once, in order; never edit one that ran."""
+    """SQL scripts, or the `Path` of a folder of scripts. Each runs once, in order. Never edit one that has run."""
     limits: ClassVar[Limits | None] = None
-    """What agents of this class may do at most; limits from above hold as well."""
+    """Limits of agents of this class. The limits of the app and of all ancestors apply as well."""
     create_from_url: ClassVar[bool] = False
-    """Whether a URL may make a sub-agent of this class that its parent has not made. Roots always may be."""
+    """Whether a request to its URL creates a sub-agent of this class. Requests to the URL of a root always may."""
     expose_runs: ClassVar[bool] = False
-    """Whether other servers may have roots of this class do runs, by their URLs: see `RemoteSubAgent`."""
+    """Whether other servers may start runs in roots of this class, by URL. See `RemoteSubAgent`."""
     send_identity: ClassVar[bool] = True
-    """Whether a client is told, when it connects, whom it is connected to."""
+    """Whether a client receives the class and name of the agent when it connects."""
     input_as_state: ClassVar[bool] = False
-    """Whether the input of its first run becomes its state. An agent that has set a state keeps it."""
+    """Whether the input of the first run becomes the state. A state that is already set is kept."""
     max_concurrent_runs: ClassVar[int | None] = None
-    """How many runs it may have given that are not over; None: any number."""
+    """Maximum number of unfinished runs that this agent has started. `None` means no limit."""
     run_retention: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL
-    """Which finished runs are kept, of all that it gave or by the class that did them; otherwise all are."""
+    """Which finished runs to keep: one rule for all, or one by class of the sub-agent. By default, all are kept."""
 
     deps: Any
-    """What `App(deps=…)` was given. Annotate it in your class to narrow it; it is checked at the start."""
+    """The value of `App(deps=…)`. Annotate it in your class to narrow its type; the app checks it at startup."""
 
     schedules = Namespace(AgentSchedules)
     queues = Namespace(AgentQueues)
@@ -155,8 +155,8 @@ class Agent(Generic[S]):
         if actor is None:
             name = type(self).__name__
             raise UsageError(
-                f"An agent is not made by calling its class. Ask for it by name: await app.get_agent({name}, …), or "
-                f"await self.sub_agent({name}, …) inside another agent."
+                f"{name} cannot be created by calling the class. Write await app.get_agent({name}, name), or "
+                f"await self.sub_agent({name}, name) inside another agent."
             )
         self._actor = actor
         self.deps = actor.host.deps
@@ -257,72 +257,72 @@ class Agent(Generic[S]):
         learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:
-        """Called once in every life of the agent, before anything else is delivered to it. Override it."""
+        """Called each time the agent is loaded into memory, before its first call. Override it."""
 
     def upgrade_state(self, old: Any, version: int) -> S:
-        """Return the state to use for one that an older `state_version` wrote. Override it."""
+        """Convert a state that was stored with an older `state_version`, and return it. Override it."""
         raise UsageError(
-            f"The state of {self._actor.address} was written by version {version}, and the class is at version "
+            f"The state of {self._actor.address} was stored with state_version {version}, but its class has "
             f"{self.state_version}. Write upgrade_state(old, version)."
         )
 
     def validate_state(self, state: S, source: Connection | None) -> None:
-        """Raise to refuse a new state. `source` is the client that wants it, None for the agent itself. Override it."""
+        """Raise to refuse a new state. `source` is the client that sets it; `None` is the agent itself. Override it."""
 
     async def on_state_changed(self, state: S, source: Connection | None) -> None:
-        """Called after the state was replaced; what it raises undoes nothing. Override it."""
+        """Called after the state was replaced. An exception is logged and does not undo the change. Override it."""
 
     async def on_request(self, request: Request) -> Response:
-        """Answer an HTTP request to this agent. Override it; until then every request is not found."""
+        """Answer an HTTP request to this agent. By default, the response is 404. Override it."""
         raise NotFound("Not Found", path=self._actor.address.segments)
 
     async def on_connect(self, connection: Connection) -> None:
-        """Called when a client has connected, before its first message. Raise to close. Override it."""
+        """Called when a client has connected, before its first message. Raise to close the connection. Override it."""
 
     async def on_message(self, connection: Connection, message: str | bytes) -> None:
-        """Called with every message of a client's that is not the framework's. Override it."""
+        """Called with each client message that is not a protocol message of sapwood. Override it."""
 
     async def on_close(self, connection: Connection, code: int, reason: str) -> None:
         """Called when a client's socket has closed. Override it."""
 
     async def on_error(self, error: BaseException, connection: Connection) -> None:
-        """Called with what `on_message` raised; until overridden it is logged."""
+        """Called with an exception that `on_message` raised. By default, it is logged. Override it."""
         who = self._actor.address
-        log.error("on_message of %s failed: %s", who, describe(error), exc_info=mistake(error))
+        log.error("on_message failed address=%s: %s", who, describe(error), exc_info=mistake(error))
 
     async def on_before_request(self, request: Request) -> Request | Response | None:
-        """Called before `on_request`: let it through (None), answer it, or put another in its place. Override it."""
+        """Called before `on_request`. Return `None` to accept it, a response, or another request. Override it."""
 
     async def on_before_connect(self, request: HTTPConnection) -> HTTPConnection | Response | None:
-        """Called before a client connects: let it in (None), or refuse it with a response. Override it."""
+        """Called before a client connects. Return `None` to accept it, or a response to refuse it. Override it."""
 
     async def on_before_sub_agent(
         self, request: HTTPConnection, child: PathSegment
     ) -> HTTPConnection | Response | None:
-        """Called before a client's request or socket goes on to a sub-agent, which is not awake yet.
+        """Called before a client's request or socket is routed to a sub-agent. The sub-agent is not awake yet.
 
-        Let it through (None), answer it, or put another request in its place. Code that calls
-        `sub_agent` does not come by here. Override it.
+        Return `None` to accept it, a response to answer it, or another request to route instead. It is not
+        called for code that calls `sub_agent`. Override it.
         """
 
     async def on_before_watch(self, request: Request) -> Request | Response | None:
         """Called before a client uses `…/events`, `…/questions`, `…/methods`, `…/runs` or `…/get-messages`.
 
-        It follows `on_before_request`. Let the client through (None), or refuse it with a response.
-        Below this agent, those URLs show only agents to which the client could go itself. Override it.
+        It is called after `on_before_request`. Return `None` to accept the client, or a response to refuse it.
+        Below this agent, these URLs show only the agents that the client itself could reach. Override it.
         """
 
     async def may_answer(self, user: Any, question: Question) -> bool | str:
         """Return whether a client may answer a question of this agent, or of one below it.
 
-        Called after the gates and after what the tool says with `approvers`. `user` is what `authenticate` returned.
+        Called after the gates and the `approvers` of the tool. `user` is the value that `authenticate` returned.
         `question.path` leads from this agent to the one that asks. Return `False` or a reason to refuse: the question
-        stays open. Clients see the questions that they may answer. Override it.
+        stays open. Clients see only the questions that they may answer. Override it.
         """
         return True
 
     def connection_tags(self, connection: Connection) -> Sequence[str]:
-        """Return the tags a new connection can be found by, with `connections(tag=…)`. Override it."""
+        """Return the tags of a new connection, for `self.connections.list(tag=…)`. Override it."""
         return ()
 
     def is_readonly(self, connection: Connection) -> bool:
@@ -330,37 +330,37 @@ class Agent(Generic[S]):
         return False
 
     def is_watch_only(self, connection: Connection) -> bool:
-        """Return whether a new connection may neither begin turns, nor answer questions, nor call methods.
+        """Return whether a new connection may only watch: not start turns, answer questions or call methods.
 
-        It may not write the state either. `on_message` is still called. Override it.
+        It cannot set the state either. `on_message` is still called. Override it.
         """
         return False
 
     def send_protocol_frames(self, connection: Connection) -> bool:
-        """Return whether a new connection is told identity and state. Override it for clients that are not ours."""
+        """Return whether a new connection receives identity and state. Override it for clients of other frameworks."""
         return True
 
     async def on_fiber_recovered(self, fiber: Fiber) -> None:
-        """Called when a fiber was interrupted by the end of the process, before its method is called again.
+        """Called when the end of the process interrupted a fiber, before the fiber's method is called again.
 
-        To have it be over instead, call `fibers.resolve` or `fibers.cancel`. If this raises or takes
-        too long it is tried again later. A function that is no method of this agent cannot be called
-        again: go on from `fiber.stash` here. Override it.
+        To end the fiber instead, call `fibers.resolve` or `fibers.cancel`. If this hook raises or exceeds
+        `recovery_timeout`, it is retried later. A function that is not a method of this agent cannot be called
+        again: continue from `fiber.checkpoint` here. Override it.
         """
 
     async def on_run(self, input: Any) -> Any:
-        """Do what another agent asks with `run_agent`, and return what comes of it. Override it.
+        """Execute a run that another agent started with `run_agent`, and return its output. Override it.
 
-        Annotate `input`, and it arrives as that. After a crash it is called again: use steps. An
-        async generator streams: yield text, or chunks of an AI SDK stream.
+        Annotate `input` to receive it as that type. After a crash, this method is called again: use steps. To
+        stream, write an async generator that yields text, or chunks of an AI SDK stream.
         """
         raise NotImplementedError
 
     async def on_run_start(self, run: Run) -> None:
-        """Called when a run this agent has given begins. Override it."""
+        """Called when a run that this agent started begins. Override it."""
 
     async def on_run_finish(self, run: Run) -> None:
-        """Called when a run this agent has given is over, or was given up. Override it."""
+        """Called when a run that this agent started has ended or was interrupted. Override it."""
 
     @property
     def name(self) -> str:
@@ -369,93 +369,96 @@ class Agent(Generic[S]):
 
     @property
     def address(self) -> Address:
-        """Who this agent is: all steps from its root."""
+        """The address of this agent: all path segments from the root."""
         return self._actor.address
 
     def sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
-        """Run one statement on this agent's own database, now. The rows come back already read."""
+        """Execute one SQL statement on this agent's database, synchronously. All rows are read before it returns."""
         return self._actor.user_database().run(query, named or arguments)
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Undo what the ``with`` block wrote if it raises. There must be no await in it."""
+        """Roll back the writes of the ``with`` block if it raises. The block must not contain an await."""
         return self._actor.user_database().block()
 
     async def read_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
-        """Run a SELECT that may take long, in a thread. Calls to this agent wait for it; other agents do not."""
+        """Run a long SELECT in a thread. Calls to this agent wait until it ends; other agents do not wait."""
         self._actor.user_database()
         return await self._actor.host.offload.read_sql(self._actor, query, named or arguments)
 
     @property
     def state(self) -> S:
-        """The agent's state, as `set_state` left it. Never change it in place."""
+        """The current state. Do not change it in place: use `set_state`."""
         return self._actor.of(State).get()
 
     def set_state(self, state: S) -> None:
-        """Replace the state: it is stored with what else is written before the next await."""
+        """Replace the state. It is committed together with all other writes before the next await."""
         self._actor.of(State).set(state)
 
     def broadcast(self, message: object, *, exclude: Iterable[Connection] = ()) -> None:
-        """Send a message to every client of this agent: text and bytes as they are, anything else as JSON."""
+        """Send a message to every client of this agent: `str` and `bytes` as they are, anything else as JSON."""
         self._actor.of(Connections).broadcast(message, exclude)
 
     def schedule(
         self, when: timedelta | datetime | When, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
     ) -> Schedule:
-        """Have a method of this agent called later, even if it sleeps till then or the process dies.
+        """Call a method of this agent later. The schedule survives sleep, crashes and restarts.
 
-        `when` is a timedelta, a datetime with a time zone, `After`, `At`, `Every` or `Cron`. The
-        schedule is stored with what else is written before the next await, the arguments as they
-        are now. A method without awaits happens exactly once; one with awaits, at least once.
+        `when` is a timedelta, a datetime with a time zone, `After`, `At`, `Every` or `Cron`. The arguments are
+        copied now. The schedule is committed together with all other writes before the next await. A method
+        without awaits takes effect exactly once; a method with awaits, at least once.
         """
         return self._actor.of(Schedules).add(when, method, args, kwargs)
 
     def keep_alive(self) -> KeepAlive:
-        """Keep this agent's whole tree in memory until `release()` is called, or the ``with`` block ends."""
+        """Keep this agent's whole tree in memory until `release()` is called or the ``with`` block ends."""
         return KeepAlive(self._actor)
 
     def start_fiber(self, key: str, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Fiber:
-        """Start a method of this agent as a fiber of its own; it goes on after a crash until it is over.
+        """Start a method of this agent as a fiber. After a crash, the fiber continues until it has ended.
 
-        Starting it again under the same key returns the one there is, whatever became of it.
+        If a fiber with this key exists, return it, even if it has ended.
         """
         return self._actor.of(Agenda).fibers.start(key, method, args, kwargs)
 
     async def step(
         self, name: str | StepOptions, function: Callable[P, Awaitable[R] | R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Run a function once, and return what it returned: now, and whenever this work is begun again.
+        """Run a function once and store its result. When the work is repeated, return the stored result.
 
-        In a fiber, or in a method that was scheduled or queued. Give `StepOptions` for
+        Call it in a fiber, or in a method that was scheduled or queued. Pass `StepOptions` for
         retries and a timeout.
         """
         return cast(R, await self._actor.of(Steps).run(name, function, args, kwargs))
 
     async def sleep_until(self, time: datetime) -> None:
-        """Sleep, also through restarts: the time given first counts. In a fiber, or where `step` may be used."""
+        """Sleep until this time, also through restarts. When the work is repeated, the first time given counts.
+
+        Call it in a fiber, or in a method that was scheduled or queued.
+        """
         await self._actor.of(Steps).sleep_until(time)
 
     def enqueue(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> QueuedCall:
-        """Call a method of this agent once the calls that were queued before it are done.
+        """Add a call of a method of this agent to the default queue. It runs after the calls before it.
 
-        The call is stored with everything else that is written before the next await. For a queue of its own, use
+        The call is committed together with all other writes before the next await. For a named queue, use
         `self.queues[name].add(…)`.
         """
         return self.queues.default.add(method, *args, **kwargs)
 
     async def checkpoint(self, value: object) -> None:
-        """Store the position of the running fiber; durable when this returns.
+        """Store the position of the running fiber. It is durable when this returns.
 
-        After a crash it is in `self.fibers.current.checkpoint`.
+        After a crash, it is in `self.fibers.current.checkpoint`.
         """
         await self._actor.of(Agenda).fibers.checkpoint(value)
 
     async def flush(self) -> None:
-        """Return when everything written so far is durable. Call it before I/O that sapwood does not know of."""
+        """Wait until all writes so far are durable. Call it before I/O that bypasses sapwood."""
         self._actor.check_use()
         await self._actor.leave()
 
     async def sub_agent(self, cls: type[A], name: str) -> A:
-        """Return the sub-agent of this class and name, started. It is made the first time it is asked for."""
+        """Return a stub of the sub-agent of this class and name. The first call creates the sub-agent."""
         return cast(A, self._actor.host.stub_of(await self._actor.of(Children).get(cls, name)))
 
     async def run_agent(
@@ -471,9 +474,9 @@ class Agent(Generic[S]):
     ) -> Run:
         """Run `cls` in a new sub-agent and return the finished `Run`.
 
-        Failures are returned, not raised: check `run.ok`. A run id runs once. Calling again with the same id, also
-        after a crash, returns the same run. Without one, a tool call, a fiber or a schedule that is executed again
-        gives its runs the same ids.
+        Failures are returned, not raised: check `run.ok`. A `run_id` is an idempotency key: calling again with the
+        same id, also after a crash, returns the same run. Without one, a tool call, a fiber or a schedule that is
+        executed again gives its runs the same ids.
         """
         wish = Wish(run_id, None, order, 0, timeout, None, on_disconnect, display)
         return await self._actor.of(Runs).run(cls, input, wish)
@@ -511,21 +514,21 @@ class Agent(Generic[S]):
         milestone: str | None = None,
         data: Any = None,
     ) -> bool:
-        """Tell whoever watches how far the run is that this code belongs to; return whether it belongs to one.
+        """Report the progress of the current run to its watchers. Returns `False` if this code is not part of a run.
 
-        A `milestone` is kept, and shown to those who come later; the rest passes.
+        A `milestone` is stored, so later watchers receive it too. Other progress is not stored.
         """
         return self._actor.of(Served).report(Progress(fraction, message, phase, data), milestone)
 
     async def subscribe(
         self, depth: Depth = "tree", *, after: str | None = None, input: InputDetail = "preview"
     ) -> AsyncGenerator[Event, None]:
-        """Yield what happened in this agent and below it, then what happens, each event once.
+        """Yield the events of this agent and everything below it: past events first, then new ones, each once.
 
-        `depth` is `self` for what the agent itself does, `children` for the runs it has given too, `tree`
-        for everything below it. Pass the `cursor` of the last event as `after` to go on there, also after
-        a restart. A reader that stops ends nothing else. With `input="full"`, a start carries the whole
-        input of its run instead of a preview.
+        `depth` is `self` for the agent itself, `children` to include the runs that it started, or `tree` for
+        everything below it. To resume, also after a restart, pass the `cursor` of the last event as `after`. A
+        subscriber that stops does not cancel anything. With `input="full"`, start events carry the whole input
+        of the run instead of a preview.
         """
         async with aclosing(Watch(self._actor, depth, after, input).events()) as events:
             async for event in events:
@@ -561,7 +564,7 @@ class Agent(Generic[S]):
         await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until)
 
     async def parent_agent(self, cls: type[A]) -> A:
-        """Return a stub of this agent's parent, which has to be of this class."""
+        """Return a stub of this agent's parent, which must be of this class."""
         return cast(A, await self._actor.of(Family).parent(cls))
 
     async def ancestor(self, cls: type[A]) -> A:
@@ -569,7 +572,7 @@ class Agent(Generic[S]):
         return cast(A, await self._actor.of(Family).ancestor(cls))
 
     async def root_agent(self, cls: type[A]) -> A:
-        """Return a stub of the root of this agent's tree, which has to be of this class."""
+        """Return a stub of the root of this agent's tree, which must be of this class."""
         return cast(A, await self._actor.of(Family).root(cls))
 
     @overload
@@ -587,23 +590,23 @@ class Agent(Generic[S]):
     async def get_agent(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
     ) -> Any:
-        """Return a stub of any root, or of a descendant of it that exists.
+        """Return a stub of any root or, with `sub`, of an existing descendant of that root.
 
-        Write a `sub` of several steps as a tuple, `sub=((Desk, "sport"), (Reporter, "ann"))`: of
-        a list, type checkers do not know which class is the last.
+        Write a `sub` of several segments as a tuple: `sub=((Desk, "sport"), (Reporter, "ann"))`. In a list,
+        type checkers cannot tell which class is the last.
         """
         return await self._actor.of(Family).find(cls, name, sub)
 
     async def destroy(self) -> None:
-        """Delete this agent, all below it and all their data. It is gone once this returns; the call may still end."""
+        """Delete this agent, everything below it, and all their data. The current call may still finish."""
         await self._actor.of(Runs).destroy()
 
     async def in_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run blocking I/O in a thread. What goes in and comes out is copied; the agent itself stays out of it."""
+        """Run blocking I/O in a thread. Arguments and result are copied. The function cannot use the agent."""
         return cast(R, await self._actor.host.offload.in_thread(function, args, kwargs))
 
     async def in_process(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run heavy computing in another process. Cancelling kills it. The function has to be importable."""
+        """Run CPU-bound work in another process. Cancelling kills the process. The function must be importable."""
         return cast(R, await self._actor.host.offload.in_process(function, args, kwargs))
 
 
@@ -620,17 +623,15 @@ def _check_class(cls: type[Agent[Any]]) -> None:
         asked = misspelt(owner, base, hooks, settings)
         for name, value in owner.__dict__.items():
             if name == "__init__":
-                raise UsageError(
-                    f"{cls.__name__} defines __init__. An agent is made by the framework: prepare it in on_start()."
-                )
+                raise UsageError(f"{cls.__name__} must not define __init__. Initialize the agent in on_start().")
             if name in RESERVED or name.startswith("_sapwood_"):
-                raise UsageError(f"{cls.__name__}.{name}: this name is reserved for sapwood. Choose another name.")
+                raise UsageError(f"{cls.__name__}.{name} is a name reserved for sapwood. Choose another name.")
             if name in ("_actor", "name") or (
                 hasattr(base, name) and not name.startswith("__") and name not in hooks | settings
             ):
                 raise UsageError(
-                    f"{cls.__name__}.{name} would hide what Agent itself has under that name. Choose another name; "
-                    f"only {', '.join(sorted(hooks))} are meant to be overridden."
+                    f"{cls.__name__}.{name} would hide an attribute of Agent. Choose another name; "
+                    f"only these can be overridden: {', '.join(sorted(hooks))}."
                 )
             if inspect.isfunction(value) and not name.startswith("__") and name not in settings:
                 _check_method(cls, name, value, hooks | asked.keys())
@@ -640,25 +641,25 @@ def _check_class(cls: type[Agent[Any]]) -> None:
                 _warn(text)
     if isinstance(getattr(cls, "migrations", ()), str):
         raise UsageError(
-            f"{cls.__name__}.migrations is a text. Write a tuple of scripts, with a comma after each, or the Path of a "
-            "folder of .sql files."
+            f"{cls.__name__}.migrations must be a tuple of SQL scripts or the Path of a folder of .sql files, got a "
+            "string. For a single script, write (script,)."
         )
     check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
-        raise UsageError(f"{cls.__name__}.limits is a {type(limits).__name__}. Write limits = Limits(…).")
+        raise UsageError(f"{cls.__name__}.limits must be Limits(…), got a {type(limits).__name__}.")
 
 
 def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) -> None:
     if not inspect.signature(function).parameters:
-        raise UsageError(f"{cls.__name__}.{name} has no parameters; a method's first one is self.")
+        raise UsageError(f"{cls.__name__}.{name} has no parameters. Add self as the first parameter.")
     plain = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
     if name == "on_start" and not inspect.iscoroutinefunction(function):
-        raise UsageError(f"{cls.__name__}.on_start has to be `async def`.")
+        raise UsageError(f"{cls.__name__}.on_start must be `async def`.")
     if plain and name not in hooks and not name.startswith("_") and not getattr(function, MAY_BE_PLAIN, False):
         _warn(
-            f"{cls.__name__}.{name} is a plain method. It has to be awaited through a stub, which type checkers "
-            f"cannot see: write `async def`, or call it _{name} if it is only for the agent itself."
+            f"{cls.__name__}.{name} is not `async def`, but calls through a stub must be awaited, which type checkers "
+            f"cannot see. Write `async def`, or rename it _{name} if only the agent itself calls it."
         )
 
 
@@ -684,11 +685,11 @@ def _definition() -> FrameType:
 def agent(
     *, type: str | None = None, aliases: Sequence[str] = (), pool: str | None = None
 ) -> Callable[[type[A]], type[A]]:
-    """Say what a class is stored as and which workers run it. It holds for this class, not for those that extend it.
+    """Set the type id and the worker pool of an agent class. Subclasses do not inherit them.
 
-    `type` is a type id of its own, so that it can be renamed; `aliases` are ids it had before. `pool` has its roots,
-    with all below them, run only by the workers that were started for that pool, with `sapwood serve --pool`; in one
-    process, and for sub-agents, it means nothing.
+    `type` is the type id in stored data: with it, the class can be renamed. `aliases` are former type ids. With `pool`,
+    the roots of this class and everything below them run only in workers of that pool (`sapwood serve --pool`). It has
+    no effect in a single process, or on sub-agents.
     """
     if type is not None:
         check_type_id(type)
@@ -706,18 +707,18 @@ def agent(
 
 
 def expose(method: M) -> M:
-    """Let remote clients call this method; without it only other agents and the app can."""
+    """Let remote clients call this method. Without it, only other agents and the app can call it."""
     setattr(method, EXPOSED, True)
     return method
 
 
 def current_agent() -> Agent[Any] | None:
-    """Return the agent whose code is running now; None outside of any."""
+    """Return the agent whose code is running; `None` outside of agents."""
     call = current.get()
     return None if call is None else cast("Agent[Any]", call.actor.agent)
 
 
 def current_connection() -> Connection | None:
-    """Return the connection whose call or message is being handled now; None if no client asked for it."""
+    """Return the connection whose call or message is being handled; `None` if no client sent one."""
     call = current.get()
     return None if call is None else cast("Connection | None", call.client)

@@ -42,42 +42,41 @@ Deps = object | Callable[[], AbstractAsyncContextManager[object]]
 
 
 class Runtime(Protocol):
-    """Where the agents of an app live."""
+    """Where the agents of an app run."""
 
     async def start(self, deps: object) -> Node:
-        """Make the node."""
+        """Create and start the node."""
         ...
 
     async def listen(self) -> None:
-        """The node has taken up work: answer other nodes, if there are any."""
+        """Start to answer other nodes. The node is running."""
         ...
 
     async def hang_up(self) -> None:
-        """Answer them no more. The node has ended."""
+        """Stop answering other nodes. The node has shut down."""
         ...
 
     def release(self) -> None:
-        """Let go of the data folder."""
+        """Release the data folder."""
         ...
 
 
 class App:
-    """Runs agents: ``async with app:`` starts it, and ends it in good order.
+    """Runs agents. ``async with app:`` starts the app, and shuts it down at the end of the block.
 
-    `agents` names the roots; any other agent class can be a sub-agent without being
-    named. `deps` is a value, or a function that returns an async context manager, which
-    is opened at the start; agents read it as `self.deps`.
+    `agents` lists the root classes. Any other agent class can be a sub-agent without being listed. `deps` is a value,
+    or a function that returns an async context manager, which is entered at startup. Agents read it as `self.deps`.
 
-    An app is also an ASGI application. `authenticate` is given every request and socket
-    and returns who it is, or None to refuse it; `authorize` is given that user, the address
-    of a root and "request" or "connect", and returns whether it may go on. Both may be async.
+    An app is also an ASGI application. `authenticate` receives every request and socket, and returns the user, or
+    `None` to refuse it. `authorize` receives that user, the address of a root, and "request" or "connect". It returns
+    whether the user may access that root. Both may be async.
 
-    `pages` is a folder of files, such as a page and its script. They are served at `/`, for everybody, wherever no
-    agent is. A relative one is looked for in the current folder; write `Path(__file__).with_name("page")` for one
-    that lies beside your program. If the app is mounted in another one, serve them there.
+    `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
+    under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
+    your program, write `Path(__file__).with_name("page")`. If the app is mounted in another app, serve the files there.
 
-    With a `driver`, such as `sapwood.drivers.temporal.TemporalDriver`, something outside says when turns and runs go
-    on; most apps need none.
+    With a `driver`, such as `sapwood.drivers.temporal.TemporalDriver`, an external system decides when turns and runs
+    continue. Most apps do not need one.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class App:
         driver: OutsideDriver | None = None,
     ) -> None:
         if isinstance(agents, type):
-            raise UsageError(f"App(agents=…) takes a list of agent classes. Write agents=[{agents.__name__}].")
+            raise UsageError(f"App(agents=…) must be a list of agent classes. Write agents=[{agents.__name__}].")
         if settings is not None and not isinstance(cast(object, settings), Settings):
-            raise UsageError(f"App(settings=…) takes Settings(…), and was given a {type(settings).__name__}.")
+            raise UsageError(f"App(settings=…) must be Settings(…), got a {type(settings).__name__}.")
         if pages is not None and not Path(pages).is_dir():
-            raise UsageError(f"App(pages=…) takes a folder, and there is none at {str(pages)!r}.")
+            raise UsageError(f"App(pages=…) must be an existing folder, got {str(pages)!r}.")
         self.agents = tuple(agents)
         self.settings = settings or Settings()
         self.deps = deps
@@ -118,28 +117,28 @@ class App:
             other = urls.setdefault(kebab(type_id), cls)
             if other is not cls:
                 raise UsageError(
-                    f"{other.__name__} and {cls.__name__} would both be /agents/{kebab(type_id)}. "
-                    "Give one of them a type of its own with @agent(type=…)."
+                    f"{other.__name__} and {cls.__name__} have the same URL, /agents/{kebab(type_id)}. "
+                    "Give one of them another type id with @agent(type=…)."
                 )
 
     def configure(self, **settings: Any) -> None:
-        """Replace single settings before the app starts, as the command line does with what it is told."""
+        """Replace individual settings before the app starts. The command line does this with its options."""
         if self._node is not None:
-            raise UsageError("The app is running already; its settings are what they were when it started.")
+            raise UsageError("The app is already running: change its settings before it starts.")
         if self._given_runtime is not None:
-            raise UsageError("The app has a runtime of its own, which has settings of its own. Change them there.")
+            raise UsageError("The app was given a runtime, which has its own settings. Change them there.")
         self.settings = replace(self.settings, **settings)
         self._runtime = _runtime(self.settings)
 
     def share(self, share: Share) -> None:
-        """Run only a share of the trees, beside other processes on the same data folder, as `--workers` does."""
+        """Run a share of the trees, next to other processes on the same data folder. `--workers` uses this."""
         if self._given_runtime is not None:
-            raise UsageError("The app has a runtime of its own, and cannot be shared between workers.")
+            raise UsageError("The app was given a runtime, so its trees cannot be shared between workers.")
         self._runtime = LocalRuntime(self.settings, share=share)
 
     async def __aenter__(self) -> Self:
         if self._node is not None:
-            raise UsageError("The app is running already.")
+            raise UsageError("The app is already running.")
         self._check_pages()
         self._check_agents()
         stack = AsyncExitStack()
@@ -148,7 +147,9 @@ class App:
             if callable(deps):
                 opened = deps()
                 if not isinstance(opened, AbstractAsyncContextManager):
-                    raise UsageError("App(deps=…) takes a value, or a function that returns an async context manager.")
+                    raise UsageError(
+                        "App(deps=…) must be a value, or a function that returns an async context manager."
+                    )
                 deps = await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", opened))
             tracing.begin()
             node = await self._runtime.start(deps)
@@ -177,8 +178,8 @@ class App:
     def _check_pages(self) -> None:
         if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):
             raise UsageError(
-                f"The data folder {str(self.settings.data)!r} is in the folder of the pages, {str(self.pages)!r}, and "
-                "everybody could read it. Give the pages a folder of their own."
+                f"The data folder {str(self.settings.data)!r} is inside App(pages={str(self.pages)!r}), so every client "
+                "could read it. Move the pages or the data to another folder."
             )
 
     async def __aexit__(self, *exc: object) -> None:
@@ -203,16 +204,16 @@ class App:
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None, None]:
-        """Run the app as long as another one runs: ``FastAPI(lifespan=app.lifespan)``."""
+        """Start and shut down the app together with another app: ``FastAPI(lifespan=app.lifespan)``."""
         async with self:
             yield
 
     def route_to(self, cls: type[Agent[Any]], name: str, rest: str = "/") -> Response:
-        """Return a response that hands a request or a socket to this root, whatever its URL was.
+        """Return a response that forwards a request or a socket to this root, whatever its URL is.
 
-        `rest` is what the root sees of the path; a `/sub/…` in it goes on to its sub-agents. If it is
-        the end of the URL's own path it may be given decoded, as frameworks do. A route of
-        yours returns it; for a socket, await it as the ASGI application it is.
+        `rest` is the path that the root receives; `/sub/…` in it is routed to sub-agents. If it is the end of the
+        URL's own path, it may be decoded, as frameworks do. Return the response from your route. For a socket,
+        await it as an ASGI application.
         """
         from sapwood.web.routed import Routed
 
@@ -224,10 +225,10 @@ class App:
         return Routed(handle)
 
     async def disconnect(self, user: object, *, code: int = 4401, reason: str = "Signed out") -> int:
-        """Close every socket of a user, whatever agent it leads to, and return how many there were.
+        """Close all sockets of a user, of every agent, and return their number.
 
-        Call it when somebody signed out or may no longer come in: who they are is asked when a socket is opened, and
-        not again. Users are compared with `==`. After a code from 4000 on clients do not come back by themselves.
+        Call it when a user signs out or loses access: authentication runs once, when a socket opens. Users are
+        compared with `==`. After a close code of 4000 or above, clients do not reconnect automatically.
         """
         found = self.node.sockets.show_out(user, code, reason)
         return found if self.node.far is None else found + await self.node.far.show_out(user, code, reason)
@@ -235,7 +236,7 @@ class App:
     def path_to(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = (), rest: str = ""
     ) -> str:
-        """Return the path under which clients reach an agent."""
+        """Return the URL path of an agent."""
         address = Address.root_of(known(cls).type, name)
         for child, child_name in sub:
             address = address.child(known(child).type, child_name)
@@ -246,11 +247,11 @@ class App:
             self._starting = self._starting or asyncio.Lock()
             async with self._starting:
                 if self._is_stopping:
-                    raise NotBegun("The app stops.")
+                    raise NotBegun("The app is shutting down.")
                 if self._node is None:
                     log.warning(
-                        "The app starts with its first request, because nobody started it before. Pass "
-                        "lifespan=app.lifespan to the app it is mounted in, so that it also ends in good order."
+                        "app started by its first request, so it will not shut down cleanly. Pass "
+                        "lifespan=app.lifespan to the app in which it is mounted."
                     )
                     await self.__aenter__()
                 from sapwood.web.door import Door
@@ -268,7 +269,7 @@ class App:
     def node(self) -> Node:
         """The node that runs the agents."""
         if self._node is None:
-            raise UsageError("The app is not running. Write `async with app:` around what needs it.")
+            raise UsageError("The app is not running. Start it with `async with app:`.")
         return self._node
 
     @overload
@@ -286,37 +287,37 @@ class App:
     async def get_agent(
         self, cls: type[Agent[Any]], name: str, *, sub: Sequence[tuple[type[Agent[Any]], str]] = ()
     ) -> Any:
-        """Return a stub of a root, started; with `sub`, of a descendant of it that exists.
+        """Start a root and return a stub of it or, with `sub`, of an existing descendant of that root.
 
-        Write a `sub` of several steps as a tuple, `sub=((Desk, "sport"), (Reporter, "ann"))`: of
-        a list, type checkers do not know which class is the last.
+        Write a `sub` of several segments as a tuple: `sub=((Desk, "sport"), (Reporter, "ann"))`. In a list,
+        type checkers cannot tell which class is the last.
         """
         path = [(known(cls), name), *((known(kind), child) for kind, child in sub)]
         return await self.node.stub(path, current.get())
 
     async def backup(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
-        """Copy one tree, or all of them, into a data folder of its own, while everything runs on.
+        """Back up one tree, or all trees, into a new data folder. The app keeps running.
 
-        Each tree is copied as it was at one moment. The copy can be opened as it is, with
-        `Settings(data=…)`, or put back with `restore`. Returns the number of trees.
+        The copy of each tree is a consistent snapshot. Open the backup with `Settings(data=…)`, or restore it
+        with `restore`. Returns the number of trees.
         """
         return await backup(self.node, Path(folder), _root(cls, name))
 
     async def restore(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
-        """Put back one tree, or all of them, as they are in a backup, in place of what they are now.
+        """Restore one tree, or all trees, from a backup. Their current data is replaced.
 
-        Calls to a tree wait while it is put back; what ran in it is cancelled. Trees that the
-        backup does not have stay as they are. Returns the number of trees.
+        Calls to a tree wait while it is restored; running calls are cancelled. Trees that are not in the
+        backup do not change. Returns the number of restored trees.
         """
         return await restore(self.node, Path(folder), _root(cls, name))
 
     def release(self, cls: type[Agent[Any]], name: str) -> None:
-        """Let a tree run again that was put in quarantine."""
+        """Release a tree from quarantine, so that it runs again."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
 
 
 def check_agents(app: App) -> None:
-    """Refuse roots, and classes that they name as tools, that cannot work here: a model without a key, for example."""
+    """Refuse roots and their tool classes that cannot work here, for example because of a missing API key."""
     left, seen = [known(cls) for cls in app.agents], set[type]()
     while left:
         kind = left.pop()

@@ -24,23 +24,23 @@ SOURCES = re.compile(r"[!-+\--:<-~ ]*")
 
 
 class Durability(str, Enum):
-    """What "kept" means before anything leaves an agent."""
+    """What a write must survive before its results leave an agent."""
 
     PROCESS = "process"
-    """Survives the death of the process (kill -9). Nothing ever waits for a disk."""
+    """Writes survive a crash of the process (kill -9). Nothing waits for the disk."""
     DISK = "disk"
-    """Survives the loss of power: what leaves waits until the disk has what came before it."""
+    """Writes survive a power failure: results wait until the writes before them are on disk."""
     REPLICATED = "replicated"
-    """Survives the loss of the machine: what leaves waits until a majority of the log's servers has what came
-    before it. The process is a node of a cluster then."""
+    """Writes survive the loss of a machine: results wait until a majority of the log's servers has stored the writes
+    before them. The process is a node of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a tree may grow to. A class's limits and those above it combine to the tightest."""
+    """Limits of a tree. The limits of a class and of everything above it are combined: the lowest value applies."""
 
     depth: int = 64
-    """Levels of sub-agents below a root; 0 allows none."""
+    """Levels of sub-agents below a root. 0 means no sub-agents."""
     children: int = 100_000
     """Sub-agents of one agent."""
     descendants: int = 1_000_000
@@ -48,17 +48,17 @@ class Limits:
     database_bytes: int = 1024 * MIB
     """Size of one agent's database."""
     tree_bytes: int = 64 * 1024 * MIB
-    """Size of all databases of a tree together; the app's and the root's class count, no other."""
+    """Total size of all databases of a tree. Only the limits of the app and of the root's class apply."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
     tokens: int | None = None
-    """Tokens that models may use for one agent and everything below it, as long as it lives; None: any number."""
+    """Tokens that models may use for one agent and everything below it, in total. `None` means no limit."""
     dollars: float | None = None
-    """What these may cost."""
+    """Cost of these tokens, in dollars. `None` means no limit."""
     runs_at_once: int | None = None
-    """Runs that one agent and everything below it have given and that are not over; None: any number."""
+    """Unfinished runs that one agent and everything below it have started. `None` means no limit."""
     runs_per_minute: int | None = None
-    """Runs that one agent and everything below it may begin in a minute; None: any number."""
+    """Runs that one agent and everything below it may start per minute. `None` means no limit."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -67,12 +67,12 @@ class Limits:
                 continue
             if kind.startswith("float"):
                 if not isinstance(value, int | float) or not 0 <= value < inf:
-                    raise UsageError(f"Limits({field_.name}={value!r}): a limit is a number, 0 or more.")
+                    raise UsageError(f"Limits({field_.name}={value!r}): expected a number of at least 0.")
             elif not isinstance(value, int) or value < 0:
-                raise UsageError(f"Limits({field_.name}={value!r}): a limit is a whole number, 0 or more.")
+                raise UsageError(f"Limits({field_.name}={value!r}): expected an integer of at least 0.")
 
     def within(self, other: Limits) -> Limits:
-        """Return, field by field, the tighter of the two."""
+        """Return the lower limit of the two, field by field."""
         return Limits(**{f.name: _tighter(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
 
 
@@ -87,98 +87,97 @@ class Settings:
     data: str | os.PathLike[str] = "sapwood-data"
     """The folder that holds every database. One process owns it at a time."""
     durability: Durability | str = Durability.PROCESS
-    """What must be kept before anything leaves an agent: `process`, `disk` or `replicated`."""
+    """What a write must survive before its results leave an agent: `process`, `disk` or `replicated`."""
     limits: Limits = field(default_factory=Limits)
-    """What every tree may grow to, unless a class says less."""
+    """Limits of every tree, unless a class sets lower ones."""
     sleep_after: float = 120.0
     """Seconds an idle agent stays in memory."""
     open_databases: int | None = None
-    """How many databases may be open at once; None: as many as the limit on open files allows."""
+    """Maximum number of open databases. `None` means as many as the limit on open files allows."""
     slow_after: float = 0.1
     """Seconds of code without an await after which a warning names the method."""
     stuck_after: float = 30.0
-    """Seconds after which the node reports itself as not ready."""
+    """Seconds of code without an await after which the node reports that it is not ready."""
     fatal_after: float = 60.0
-    """Seconds after which the process writes down where it is stuck, and ends."""
+    """Seconds of code without an await after which the process logs where it is stuck, and exits."""
     strikes: int = 3
-    """How many fatal slices in an hour put a tree in quarantine."""
+    """Number of fatal slices within an hour after which a tree is quarantined."""
     sql_timeout: float = 1.0
-    """Seconds one statement may run on the loop; `read_sql` has no such limit."""
+    """Timeout of one SQL statement on the event loop, in seconds. `read_sql` has no timeout."""
     threads: int = 16
-    """How many threads `in_thread` may use."""
+    """Maximum number of threads for `in_thread`."""
     model_requests_at_once: int = 1000
-    """Requests to one provider of models that may be under way; more wait."""
+    """Concurrent requests to one model provider. Further requests wait."""
     model_requests_per_minute: int = 1_000_000
-    """Requests to one provider of models in a minute; more wait."""
+    """Requests to one model provider per minute. Further requests wait."""
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """Dollars for a million tokens that a model reads, and writes, by its name; others are looked up."""
+    """Price of a million input and output tokens in dollars, by model name. Other prices are looked up."""
     recovery_timeout: float = 30.0
-    """Seconds `on_fiber_recovered` may take; then it is tried again later."""
+    """Timeout of `on_fiber_recovered` in seconds. After it, the hook is retried later."""
     idempotency_retention: float = 86400.0
     """Seconds for which an agent remembers the outcome of a call that was made with an idempotency key."""
     run_idle_timeout: float = 120.0
-    """Seconds nothing may be heard of a run, after a crash, before it is given up."""
+    """Seconds without progress after which a run that continues after a crash is interrupted."""
     prefix: str = "agents"
-    """The first segment of every URL; mounted in another app, the mount point takes its place."""
+    """The first segment of every URL. If the app is mounted in another app, the mount path replaces it."""
     origins: tuple[str, ...] = ()
-    """Origins whose pages may open sockets and send requests that change something, beside the server's own."""
+    """Origins, other than the server's own, whose pages may open sockets and send requests that change data."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names that `sapwood serve` accepts on a loopback address without `authenticate`, beside `localhost`."""
+    """Host names, other than `localhost`, that `sapwood serve` accepts on a loopback address without `authenticate`."""
     frame_ancestors: str = "'self'"
-    """Sources of `Content-Security-Policy: frame-ancestors` on every response; an empty string sends no header."""
+    """Sources of `Content-Security-Policy: frame-ancestors` on every response. An empty string sends no header."""
     file_url_schemes: tuple[str, ...] = ("https",)
     """Schemes of URLs that clients may send as files: `https`, `http`. `()` accepts only `data:` URLs."""
     cors: bool = False
-    """Whether pages of any origin may read HTTP answers."""
+    """Whether pages of any origin may read HTTP responses."""
     request_bytes: int = 64 * MIB
     """Size of the body of one HTTP request."""
     frame_bytes: int = 1 * MIB
-    """Size of one message of a client's."""
+    """Size of one message from a client."""
     outgoing_bytes: int = 4 * MIB
-    """What may wait for one client that does not read; then its socket is closed."""
+    """Bytes that may be buffered for one client that does not read. Above this, its socket is closed."""
     connections: int = 20_000
     """Sockets of the process."""
     connections_per_address: int = 1000
-    """Connections of one remote address, authenticated or not. Loopback and trusted proxies have no such limit."""
+    """Connections of one remote address, authenticated or not. Loopback and trusted proxies are exempt."""
     connections_per_agent: int = 10_000
-    """Sockets and HTTP requests under way of one agent."""
+    """Open sockets and HTTP requests of one agent."""
     connections_per_user: int = 1000
-    """Sockets and HTTP requests under way of one user."""
+    """Open sockets and HTTP requests of one user."""
     new_roots_per_minute: int | None = 600
-    """New agents that URLs of one user, or of one remote address without a user, may make in a minute. `None` means
-    no limit."""
+    """Agents that one user may create by URL per minute; without a user, one remote address. `None` means no limit."""
     check_state: bool = False
-    """Whether changing `self.state` in place is detected and raises; on in `sapwood.testing`."""
+    """Whether changing `self.state` in place raises. Enabled in `sapwood.testing`."""
     nats: str = ""
-    """The NATS servers of the cluster, with commas between them; for `replicated`."""
+    """The NATS servers of the cluster, separated by commas. Only for `replicated`."""
     archive: str = ""
-    """Where in object storage the cluster keeps what is old, such as `s3://bucket/prefix`; for `replicated`."""
+    """The object storage for the archive of the cluster, such as `s3://bucket/prefix`. Only for `replicated`."""
     cluster: str = "sapwood"
-    """The name of the cluster: several may share the NATS servers, each with an archive of its own."""
+    """The name of the cluster. Several clusters may share NATS servers, each with its own archive."""
     node: str = ""
-    """The name of this node, which no other has; "": the host's name and something random."""
+    """The unique name of this node. An empty string means the host name with a random suffix."""
     park_after: float = 600.0
-    """Seconds a tree is idle before it lies in object storage only."""
+    """Seconds of idle time after which a tree is stored only in object storage."""
     history: float = 7 * 86400.0
-    """Seconds for which object storage keeps what a tree was, so that it can be put back to any moment."""
+    """Seconds for which object storage keeps the history of a tree, for restores to any point in time."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
             value = getattr(self, field_.name)
             kinds, what = KINDS[str(field_.type)]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise UsageError(f"Settings({field_.name}={value!r}): it takes {what}.")
+                raise UsageError(f"Settings({field_.name}={value!r}): expected {what}.")
         for model, price in self.prices.items():
             if not _is_price(price):
-                raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): it takes two numbers, 0 or more.")
+                raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): expected two numbers of at least 0.")
         if not set(self.file_url_schemes) <= set(FILE_URL_SCHEMES):
             raise UsageError(f"Settings(file_url_schemes={self.file_url_schemes!r}): expected 'https' and 'http' only.")
         if self.durability not in tuple(Durability):
             *levels, last = [repr(level.value) for level in Durability]
-            raise UsageError(f"Settings(durability={self.durability!r}): it can be {', '.join(levels)} or {last}.")
+            raise UsageError(f"Settings(durability={self.durability!r}): expected {', '.join(levels)} or {last}.")
         if not SOURCES.fullmatch(self.frame_ancestors):
             raise UsageError(
-                f"Settings(frame_ancestors={self.frame_ancestors!r}): expected sources with spaces between them, such "
+                f"Settings(frame_ancestors={self.frame_ancestors!r}): expected sources separated by spaces, such "
                 "as \"'self' https://app.example.com\"; commas, semicolons and line breaks are not allowed."
             )
         self._check_cluster()
@@ -188,19 +187,17 @@ class Settings:
             value: str = getattr(self, name)
             if (name == "cluster" or value) and not NAME.fullmatch(value):
                 raise UsageError(
-                    f"Settings({name}={value!r}): a name has letters, digits, - and _, and 64 of them at most."
+                    f"Settings({name}={value!r}): expected at most 64 letters, digits, hyphens and underscores."
                 )
         where = {"nats": "nats://one,nats://two", "archive": "s3://bucket/prefix"}
         for name, example in where.items():
             if self.durability == Durability.REPLICATED and not getattr(self, name):
                 raise UsageError(
-                    f"Settings(durability='replicated') keeps everything in NATS and in object storage. "
-                    f"Say where: {name}={example!r}, or SAPWOOD_{name.upper()}."
+                    f"Settings(durability='replicated') stores all data in NATS and in object storage. "
+                    f"Set {name}={example!r}, or SAPWOOD_{name.upper()}."
                 )
             if self.durability != Durability.REPLICATED and getattr(self, name):
-                raise UsageError(
-                    f"Settings({name}=…) is for a cluster. Say durability='replicated' beside it, or leave it out."
-                )
+                raise UsageError(f"Settings({name}=…) requires durability='replicated'. Set both, or neither.")
 
 
 def _is_price(price: Any) -> bool:
@@ -213,14 +210,14 @@ def _is_price(price: Any) -> bool:
 
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str | os.PathLike[str]": ((str, os.PathLike), "a path"),
-    "Durability | str": ((str,), "a Durability or its text"),
+    "Durability | str": ((str,), "a Durability or its value"),
     "Limits": ((Limits,), "Limits(…)"),
     "float": ((float, int), "a number"),
-    "int": ((int,), "a whole number"),
-    "str": ((str,), "a text"),
-    "tuple[str, ...]": ((tuple,), "a tuple of texts"),
-    "int | None": ((int, NoneType), "a whole number, or None"),
+    "int": ((int,), "an integer"),
+    "str": ((str,), "a string"),
+    "tuple[str, ...]": ((tuple,), "a tuple of strings"),
+    "int | None": ((int, NoneType), "an integer, or None"),
     "bool": ((bool,), "True or False"),
-    "Mapping[str, tuple[float, float]]": ((Mapping,), "a price by model, such as {'my-model': (0.5, 2.0)}"),
+    "Mapping[str, tuple[float, float]]": ((Mapping,), "prices by model, such as {'my-model': (0.5, 2.0)}"),
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""

@@ -29,7 +29,7 @@ def is_a(value: object, kind: type) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a failed call is attempted, with exponential backoff and jitter in between."""
+    """How often a failed call is attempted, with exponential backoff and jitter between attempts."""
 
     max_attempts: int = 3
     """Maximum number of attempts, the first included."""
@@ -49,7 +49,7 @@ class Retry:
             raise UsageError(f"`initial_delay` ({self.initial_delay}) must not exceed `max_delay` ({self.max_delay}).")
 
     def wait(self, failed: int) -> float:
-        """Return the seconds to wait after this many failures: random, so that calls that failed together spread."""
+        """Return the seconds to wait after this many failures, with jitter to spread calls that failed together."""
         doublings = min(failed - 1, 60)
         limit = min(self.initial_delay.total_seconds() * 2.0**doublings, self.max_delay.total_seconds())
         return random.uniform(0.0, limit)
@@ -59,19 +59,19 @@ DEFAULT_RETRY = Retry()
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What the four ways of saying when have in common."""
+    """What `After`, `At`, `Every` and `Cron` have in common."""
 
     key: str | None = None
-    """The same again under the same key changes nothing; something else under it takes its place."""
+    """An idempotency key. Scheduling the same call with the same key changes nothing; another call replaces it."""
     retry: Retry = DEFAULT_RETRY
-    """What to do when it fails."""
+    """How the call is retried if it fails."""
 
 
 class After(Wish, frozen=True, tag=True):
-    """Once, this long after now."""
+    """Once, after a delay."""
 
     delay: timedelta
-    """How long."""
+    """The delay from now."""
 
     def __post_init__(self) -> None:
         _check_span("After", self.delay, least=timedelta(0))
@@ -82,11 +82,11 @@ class After(Wish, frozen=True, tag=True):
         return now + self.delay.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
-        """Return when the call after the one that was due then is due; None: there is none."""
+        """Return when the next call is due after the one that was due at `due`; `None` if there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the wish as what JSON has."""
+        """Return the schedule as a JSON object."""
         return {"after": self.delay.total_seconds()}
 
 
@@ -94,13 +94,13 @@ class At(Wish, frozen=True, tag=True):
     """Once, at this time."""
 
     time: datetime
-    """When; with a time zone."""
+    """The time, with a time zone."""
 
     def __post_init__(self) -> None:
         if not is_a(self.time, datetime):
-            raise UsageError(f"At({self.time!r}): it takes a datetime with a time zone.")
+            raise UsageError(f"At({self.time!r}): expected a datetime with a time zone.")
         if aware(self.time).timestamp() >= TOO_FAR:
-            raise UsageError(f"At({self.time.isoformat(' ')}): that is too far away; the year has to be below 9999.")
+            raise UsageError(f"At({self.time.isoformat(' ')}): the year must be below 9999.")
         _check_options(self)
 
     def first(self, now: float) -> float:
@@ -108,24 +108,23 @@ class At(Wish, frozen=True, tag=True):
         return self.time.timestamp()
 
     def next(self, due: float, now: float) -> float | None:
-        """Return when the call after the one that was due then is due; None: there is none."""
+        """Return when the next call is due after the one that was due at `due`; `None` if there is none."""
         return None
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the wish as what JSON has."""
+        """Return the schedule as a JSON object."""
         return {"at": self.time.timestamp()}
 
 
 class Every(Wish, frozen=True, tag=True):
-    """Again and again, this long apart; the first time after one interval.
+    """Repeatedly, at an interval. The first call is due after one interval.
 
-    However many times were missed, one call is owed; a call that takes longer than the
-    interval is not overtaken by the next. Without a key, the same wish for the same call is
-    the same schedule.
+    Missed calls, however many, are made up by one call. Calls do not overlap: if one takes longer than the interval,
+    the next one waits. Without a key, scheduling the same call again at the same interval changes nothing.
     """
 
     interval: timedelta
-    """How long apart."""
+    """The time between two calls."""
 
     def __post_init__(self) -> None:
         _check_span("Every", self.interval, least=timedelta(milliseconds=1))
@@ -136,26 +135,26 @@ class Every(Wish, frozen=True, tag=True):
         return now + self.interval.total_seconds()
 
     def next(self, due: float, now: float) -> float | None:
-        """Return when the call after the one that was due then is due; None: there is none."""
+        """Return when the next call is due after the one that was due at `due`; `None` if there is none."""
         seconds = self.interval.total_seconds()
         missed = max(int((now - due) // seconds), 0)
         following = due + (missed + 1) * seconds
         return following if following > now else now + seconds  # floats round
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the wish as what JSON has."""
+        """Return the schedule as a JSON object."""
         return {"every": self.interval.total_seconds()}
 
 
 class Cron(Wish, frozen=True, tag=True):
     """At the times of a cron expression, in a time zone.
 
-    Where the clocks change, an expression that names minute and hour (`30 2 * * *`) keeps its
-    number of calls: a time that is skipped happens right after the gap, several of them as
-    one, and a time that comes twice happens the first time only. One whose minute or hour
-    begins with `*` (`*/15 * * * *`, `0 * * * *`) follows the clock on the wall: what is skipped
-    does not happen, and what comes twice happens twice. Without a key, the same wish for the
-    same call is the same schedule.
+    Daylight saving time depends on the expression. If it names minute and hour (`30 2 * * *`), a skipped time runs
+    right after the gap, several skipped times run as one, and a repeated time runs only the first time. If its
+    minute or hour begins with `*` (`*/15 * * * *`, `0 * * * *`), it follows the wall clock: a skipped time does not
+    run, and a repeated time runs twice.
+
+    Without a key, scheduling the same call again with the same expression and time zone changes nothing.
     """
 
     expression: str
@@ -172,16 +171,16 @@ class Cron(Wish, frozen=True, tag=True):
         return _following(self.expression, self.tz, now)
 
     def next(self, due: float, now: float) -> float | None:
-        """Return when the call after the one that was due then is due; None: there is none."""
+        """Return when the next call is due after the one that was due at `due`; `None` if there is none."""
         return _following(self.expression, self.tz, max(due, now))
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the wish as what JSON has."""
+        """Return the schedule as a JSON object."""
         return {"cron": self.expression, "tz": self.tz}
 
 
 class When(Protocol):
-    """What the four ways of saying when have in common."""
+    """What `After`, `At`, `Every` and `Cron` have in common."""
 
     @property
     def key(self) -> str | None: ...
@@ -194,16 +193,16 @@ class When(Protocol):
         ...
 
     def next(self, due: float, now: float) -> float | None:
-        """Return when the call after the one that was due then is due; None: there is none."""
+        """Return when the next call is due after the one that was due at `due`; `None` if there is none."""
         ...
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the wish as what JSON has."""
+        """Return the schedule as a JSON object."""
         ...
 
 
 def from_stored(stored: Mapping[str, Any]) -> After | At | Every | Cron:
-    """Return the wish that `stored` wrote, without key and retry."""
+    """Return the schedule that `stored` wrote, without key and retry."""
     match stored:
         case {"after": seconds}:
             return After(timedelta(seconds=seconds))
@@ -214,11 +213,11 @@ def from_stored(stored: Mapping[str, Any]) -> After | At | Every | Cron:
         case {"cron": expression, "tz": tz}:
             return Cron(expression, tz)
         case _:
-            raise UsageError(f"Nobody knows when {dict(stored)!r} is.")
+            raise UsageError(f"Unknown schedule kind in stored data: {dict(stored)!r}.")
 
 
 def wished(when: timedelta | datetime | After | At | Every | Cron) -> After | At | Every | Cron:
-    """Return what a user wished, also where it was said briefly."""
+    """Return the schedule for `when`; a timedelta means `After`, a datetime means `At`."""
     if isinstance(when, After | At | Every | Cron):
         return when
     if isinstance(when, timedelta):
@@ -230,40 +229,40 @@ def wished(when: timedelta | datetime | After | At | Every | Cron) -> After | At
         hint = f" For seconds, write timedelta(seconds={when})."
     elif isinstance(when, str):
         hint = f" For a cron expression, write Cron({when!r})."
-    raise UsageError(f"schedule() takes a timedelta, a datetime, After, At, Every or Cron, not {when!r}.{hint}")
+    raise UsageError(f"schedule() expects a timedelta, datetime, After, At, Every or Cron, got {when!r}.{hint}")
 
 
 def aware(time: datetime) -> datetime:
-    """Return a time as it is; refuse one that does not say where it holds."""
+    """Return a time unchanged. Raises `UsageError` if it has no time zone."""
     if time.tzinfo is None or time.utcoffset() is None:
         raise UsageError(
-            f"{time.isoformat(' ')} has no time zone, so nobody knows when it is. Write datetime.now(timezone.utc), "
-            'or give it one: .replace(tzinfo=ZoneInfo("Europe/Berlin")).'
+            f"Expected a datetime with a time zone, got {time.isoformat(' ')}. Write datetime.now(timezone.utc), "
+            'or add a time zone: .replace(tzinfo=ZoneInfo("Europe/Berlin")).'
         )
     return time
 
 
 def _check_span(what: str, span: object, *, least: timedelta) -> None:
     if not isinstance(span, timedelta):
-        raise UsageError(f"{what}({span!r}): it takes a timedelta.")
+        raise UsageError(f"{what}({span!r}): expected a timedelta.")
     if not least <= span <= LONGEST_WAIT:
-        raise UsageError(f"{what}({span!r}): it has to be between {least} and {LONGEST_WAIT.days} days.")
+        raise UsageError(f"{what}({span!r}): must be between {least} and {LONGEST_WAIT.days} days.")
 
 
 def _check_options(when: When) -> None:
     if when.key is not None and (not is_a(when.key, str) or not when.key):
-        raise UsageError(f"key={when.key!r}: a key is a text.")
+        raise UsageError(f"key={when.key!r}: expected a non-empty string.")
     if not is_a(when.retry, Retry):
-        raise UsageError(f"retry={when.retry!r}: it takes Retry(…).")
+        raise UsageError(f"retry={when.retry!r}: expected Retry(…).")
 
 
 def _check_cron(expression: object, tz: object) -> None:
     if not isinstance(expression, str):
-        raise UsageError(f"Cron({expression!r}): it takes a text of five fields.")
+        raise UsageError(f"Cron({expression!r}): expected a string of five fields.")
     if isinstance(tz, tzinfo):
-        raise UsageError(f"Cron(tz={tz!r}): it takes the name of a time zone, such as {str(tz)!r}, to be stored.")
+        raise UsageError(f"Cron(tz={tz!r}): expected the name of a time zone, such as {str(tz)!r}.")
     if not isinstance(tz, str):
-        raise UsageError(f"Cron(tz={tz!r}): it takes the name of a time zone.")
+        raise UsageError(f"Cron(tz={tz!r}): expected the name of a time zone, such as 'Europe/Berlin'.")
     _check_expression(expression, tz)
 
 
@@ -272,12 +271,12 @@ def _check_expression(expression: str, tz: str) -> None:
     from cronsim import CronSimError
 
     if len(expression.split()) != 5:
-        raise UsageError(f"Cron({expression!r}): it has five fields: minute, hour, day, month, weekday.")
+        raise UsageError(f"Cron({expression!r}): expected five fields: minute, hour, day, month, weekday.")
     try:
         _following(expression, tz, 0.0)
     except CronSimError as error:
         raise UsageError(
-            f"Cron({expression!r}) is no cron expression: {error}. Write minute, hour, day, month, weekday."
+            f"Cron({expression!r}) is not a valid cron expression: {error}. Write minute, hour, day, month, weekday."
         ) from None
 
 
@@ -307,7 +306,7 @@ def _following(expression: str, tz: str, after: float) -> float:
                 found.append(min(later))
                 break
     if not found:
-        raise UsageError(f"Cron({expression!r}) never comes again.")
+        raise UsageError(f"Cron({expression!r}) has no time in the future.")
     return min(found)
 
 
@@ -339,6 +338,6 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise UsageError(
-            f"{name!r} is no time zone this machine knows ({error}). Write a name such as 'Europe/Berlin'; if the "
-            "machine has no list of them, install the package tzdata."
+            f"Unknown time zone {name!r} ({error}). Write a name such as 'Europe/Berlin'. If this machine has no time "
+            "zone database, install the package tzdata."
         ) from None

@@ -55,40 +55,40 @@ SHOWN = frozenset({"send"})
 class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SHOWN):
     """An agent that holds a conversation with a model.
 
-    Set `model` and `instructions`; mark methods with `@tool`. What is said is kept in the agent's
-    database, streamed to every client, and finished after a crash.
+    Set `model` and `instructions`, and mark methods with `@tool`. Messages are stored in the agent's
+    database and streamed to every client. An interrupted turn continues after a crash.
 
-    `ChatAgent[Recipe]` names the `output_type`. The state has the type of `initial_state`.
-    Everything to override is `async def`, but `get_model`, `get_instructions` and `on_chunk`,
-    which are plain; `respond` is an async generator.
+    `ChatAgent[Recipe]` sets the `output_type`. The state has the type of `initial_state`.
+    Hooks are `async def`, except `get_model`, `get_instructions` and `on_chunk`, which are
+    plain methods, and `respond`, which is an async generator.
     """
 
     model: ClassVar[Any] = None
-    """The model that answers: any of Pydantic AI's, or its name, such as `openai:gpt-5`."""
+    """The model: any Pydantic AI model, or its name, such as `openai:gpt-5`."""
     instructions: ClassVar[str | None] = None
-    """What the model is told before everything else."""
+    """The system instructions for the model."""
     tools: ClassVar[Sequence[Any]] = ()
-    """Functions and toolsets that the model may use, beside the methods marked with `@tool`."""
+    """Functions and toolsets that the model may use, in addition to the methods marked with `@tool`."""
     output_type: Any = str
-    """What a turn ends with: text, a type that the model has to fill in, or what a function returns that it calls."""
+    """The output of a turn: `str`, a type that the model fills in, or a function whose result is the output."""
     max_steps: ClassVar[int] = 20
-    """How often the model may be asked in one turn."""
+    """Maximum number of model requests in one turn."""
     model_settings: ClassVar[Any] = None
-    """Temperature and the like, as Pydantic AI has them."""
+    """The `ModelSettings` of Pydantic AI, such as the temperature."""
     loop: ClassVar[PydanticAgent[Any, Any] | None] = None
-    """A `pydantic_ai.Agent` of your own, to be used instead of one made from the above."""
+    """Your own `pydantic_ai.Agent`. It replaces the one that sapwood creates from the settings above."""
     compact_above: ClassVar[int | None] = None
-    """Tokens, roughly, above which what is old in the conversation is summarised for the model; None: never."""
+    """Approximate number of tokens above which old messages are summarised for the model. `None` means never."""
     max_retries: ClassVar[int] = 3
-    """How often in a row the model may be asked to mend what it said."""
+    """Maximum number of consecutive retries when the model returns an invalid answer."""
     stall_timeout: ClassVar[float | None] = None
-    """Seconds of silence after which a model that answers is cut off, and asked again; None: it may take for ever."""
+    """Seconds without output after which a model request is cancelled and retried. `None` means no timeout."""
     max_messages: ClassVar[int | None] = None
-    """How many messages are kept; the oldest go first, from the model's memory too. None: all."""
+    """Maximum number of stored messages. The oldest are deleted first, for the model too. `None` means no limit."""
     debounce: ClassVar[float] = 1.0
-    """Seconds of silence after which a turn begins, if `concurrency` is `debounce`."""
+    """Seconds without a new message after which a turn starts, if `concurrency` is `debounce`."""
     concurrency: ClassVar[str] = "queue"
-    """What becomes of something said during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
+    """How to handle messages during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
     _speaks = (Talk, RunClients, Watchers, Questions, ListedMethods, RunsFromOutside)
     _runs_as = ChatRuns
@@ -101,7 +101,9 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         _have_pydantic_ai(cls.__name__)
         super().__init_subclass__(**kwargs)
         if cls.concurrency not in POLICIES:
-            raise UsageError(f"{cls.__name__}.concurrency is {cls.concurrency!r}; it can be {', '.join(POLICIES)}.")
+            raise UsageError(
+                f"{cls.__name__}.concurrency must be one of {', '.join(POLICIES)}, got {cls.concurrency!r}."
+            )
         _check_hooks(cls)
 
     @classmethod
@@ -126,33 +128,33 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         check_approvers(cls)
 
     def get_model(self) -> Any:
-        """Return the model that answers. Override it to choose one by name, user or time."""
+        """Return the model. Override it to choose one by name, user or time."""
         return self.model
 
     def get_instructions(self) -> Any:
-        """Return what the model is told before everything else. Override it to have it change."""
+        """Return the system instructions for the model. Override it to compute them."""
         return self.instructions
 
     async def before_turn(self, turn: Turn) -> None:
-        """Called before a turn begins; raise to refuse it. Override it."""
+        """Called before a turn starts. Raise to refuse the turn. Override it."""
 
     async def before_step(self, turn: Turn, step: int) -> None:
-        """Called before the model is asked, each time. Override it."""
+        """Called before each model request. Override it."""
 
     def on_chunk(self, chunk: Chunk) -> None:
-        """Called with everything that is streamed. Override it."""
+        """Called with each chunk that is streamed. Override it."""
 
     async def before_tool_call(self, tool: str, arguments: dict[str, Any]) -> None:
-        """Called before a tool runs; raise to refuse it. Override it."""
+        """Called before a tool runs. Raise to refuse the call. Override it."""
 
     async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
         """Called when a tool has returned. Override it."""
 
     async def on_turn_end(self, turn: Turn) -> None:
-        """Called when a turn is over; again if the process died in it. Override it."""
+        """Called when a turn has ended. If the process dies during the call, it is called again. Override it."""
 
     async def on_agent_start(self, turn: Turn) -> None:
-        """Called when the agent begins to work on a turn, also as another agent's sub-agent. Override it."""
+        """Called when the agent starts a turn, also as a sub-agent of another agent. Override it."""
 
     async def on_agent_complete(self, turn: Turn) -> None:
         """Called when the agent has completed a turn. Override it."""
@@ -161,17 +163,17 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Called when a turn failed or was cancelled. Override it."""
 
     async def on_child_finish(self, run: Run) -> None:
-        """Called when a non-blocking child that the model keeps is done with a task, or was given up. Override it.
+        """Called when a non-blocking persistent child has finished a task, or its run was interrupted. Override it.
 
-        It is called also if the process died meanwhile. A method without awaits is called exactly
-        once; if it raises, it is called again.
+        It is called even if the process crashed during the task. A method without awaits takes effect exactly
+        once. If it raises, the call is retried.
         """
 
     async def compact(self, messages: list[ModelMessage]) -> str | None:
-        """Return a summary of messages that have become too many; None has the model write one. Override it."""
+        """Return a summary of old messages. Return `None` to let the model write the summary. Override it."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str | Chunk]:
-        """Answer without a model of Pydantic AI's: yield text, or chunks of an AI SDK stream. Override it."""
+        """Answer without Pydantic AI: yield text, or chunks of an AI SDK stream. Override it."""
         raise NotImplementedError
         yield ""
 
@@ -211,12 +213,14 @@ def _check_hooks(cls: type) -> None:
         is_async = inspect.iscoroutinefunction(function)
         if name == "respond":
             if is_async:
-                raise UsageError(f"{cls.__name__}.respond returns; it has to `yield` what it says.")
+                raise UsageError(
+                    f"{cls.__name__}.respond must be an async generator. `yield` the answer instead of returning it."
+                )
         elif name in PLAIN_HOOKS:
             if is_async:
-                raise UsageError(f"{cls.__name__}.{name} is not awaited: write `def`, not `async def`.")
+                raise UsageError(f"{cls.__name__}.{name} must be a plain method. Write `def`, not `async def`.")
         elif not is_async:
-            raise UsageError(f"{cls.__name__}.{name} has to be `async def`.")
+            raise UsageError(f"{cls.__name__}.{name} must be `async def`.")
 
 
 def _have_pydantic_ai(name: str) -> None:
@@ -224,5 +228,7 @@ def _have_pydantic_ai(name: str) -> None:
     try:
         messages = importlib.import_module("pydantic_ai.messages")
     except ImportError as error:
-        raise UsageError(f"{name} is a chat agent, which needs Pydantic AI: pip install 'sapwood[chat]'.") from error
+        raise UsageError(
+            f"{name} is a chat agent and requires Pydantic AI. Run: pip install 'sapwood[chat]'."
+        ) from error
     messages.ModelMessagesTypeAdapter.validate_json("[]")
