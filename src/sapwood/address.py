@@ -18,7 +18,7 @@ MAX_NAME_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The name of one agent, root first."""
+    """The address of one agent: all path segments from its root."""
 
     segments: tuple[PathSegment, ...]
     """From the root to the agent itself."""
@@ -30,7 +30,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read back what `str(address)` wrote."""
+        """Parse the text that `str(address)` returns."""
         try:
             steps = [
                 PathSegment(unquote(type_, errors="strict"), checked_name(unquote(name, errors="strict")))
@@ -40,7 +40,7 @@ class Address:
         except UnicodeDecodeError:
             steps = []
         if len(steps) != text.count("/") + 1:
-            raise InvalidName(f"{text!r} is not an address. Write it as Type:name/Type:name.")
+            raise InvalidName(f"{text!r} is not an address. Expected Type:name/Type:name.")
         return cls(tuple(steps))
 
     @property
@@ -60,7 +60,7 @@ class Address:
 
     @property
     def parent(self) -> Address | None:
-        """The address of its parent; None for a root."""
+        """The address of its parent; `None` for a root."""
         return Address(self.segments[:-1]) if len(self.segments) > 1 else None
 
     def child(self, type: str, name: str) -> Address:
@@ -78,19 +78,19 @@ class Address:
 
 @functools.lru_cache(maxsize=4096)
 def checked_name(name: str) -> str:
-    """Return `name` if an agent may have it; names are opaque text, never a path."""
+    """Return `name` if it is a valid name of an agent. Names are opaque text, never a path."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - unchecked programs exist
-        raise InvalidName(f"{name!r} cannot be the name of an agent: it is not text.")
+        raise InvalidName(f"The name of an agent must be a string, got {name!r}.")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidName(f"{name!r} cannot be the name of an agent: it is not valid Unicode text.") from None
+        raise InvalidName(f"The name of an agent must be valid Unicode, got {name!r}.") from None
     if not name:
-        raise InvalidName("An agent's name cannot be empty.")
+        raise InvalidName("The name of an agent must not be empty.")
     if "\0" in name:
-        raise InvalidName(f"{name!r} cannot be the name of an agent: the null character is reserved.")
+        raise InvalidName(f"The name of an agent must not contain the null character, got {name!r}.")
     if size > MAX_NAME_BYTES:
-        raise InvalidName(f"An agent's name may have {MAX_NAME_BYTES} bytes; {name[:40]!r}… has {size}.")
+        raise InvalidName(f"The name of an agent must have at most {MAX_NAME_BYTES} bytes, got {size}: {name[:40]!r}….")
     return name
 
 

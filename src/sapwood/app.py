@@ -178,7 +178,7 @@ class App:
     def _check_pages(self) -> None:
         if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):
             raise UsageError(
-                f"The data folder {str(self.settings.data)!r} is inside App(pages={str(self.pages)!r}), so every client "
+                f"The data folder {str(self.settings.data)!r} is inside App(pages={str(self.pages)!r}): every client "
                 "could read it. Move the pages or the data to another folder."
             )
 

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 
 class PathSegment(NamedTuple):
-    """One step of an address: the type id of a class, and the name of an instance."""
+    """One segment of an address: the type id of a class, and the name of an instance."""
 
     type: str
     """The type id of the class."""
@@ -24,14 +24,14 @@ class PathSegment(NamedTuple):
 
 
 Path = tuple[PathSegment, ...]
-"""The steps of an agent's address, root first."""
+"""The segments of an agent's address, root first."""
 
 
 class SapwoodError(Exception):
     """Something in sapwood went wrong."""
 
     code: ClassVar[str] = "error"
-    """What kind of error it is, in one word that does not change."""
+    """A stable code for this kind of error."""
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later."""
 
@@ -46,25 +46,25 @@ class UsageError(SapwoodError):
 
 
 class WrongThread(UsageError):
-    """An agent was used from another thread than the one it runs on."""
+    """An agent was used from a thread other than its own."""
 
     code = "wrong_thread"
 
 
 class SqlError(UsageError):
-    """SQLite refused a statement."""
+    """SQLite rejected a statement."""
 
     code = "sql"
 
 
 class ConstraintViolated(SqlError):
-    """A statement would have broken a constraint of the schema."""
+    """A statement would violate a constraint of the schema."""
 
     code = "constraint_violated"
 
 
 class ForbiddenSql(SqlError):
-    """An agent's SQL may not do this."""
+    """This SQL statement is not allowed in an agent."""
 
     code = "forbidden_sql"
 
@@ -76,7 +76,7 @@ class SlowSql(SqlError):
 
 
 class StartCycle(UsageError):
-    """Agents wait for each other's `on_start` in a circle."""
+    """Agents wait for each other's `on_start` in a cycle."""
 
     code = "start_cycle"
 
@@ -94,25 +94,25 @@ class NotCopyable(UsageError):
 
 
 class InvalidResult(UsageError):
-    """What a method returned does not fit its annotation."""
+    """The result of a method does not match its annotation."""
 
     code = "invalid_result"
 
 
 class MigrationFailed(UsageError):
-    """A migration could not be applied; the database stays at the version before it."""
+    """A migration could not be applied. The database stays at the version before it."""
 
     code = "migration_failed"
 
 
 class FolderInUse(UsageError):
-    """Another process holds this data folder."""
+    """Another process uses this data folder."""
 
     code = "folder_in_use"
 
 
 class Refused(SapwoodError):
-    """This request is wrong, or not allowed."""
+    """This request is invalid or not allowed."""
 
     code = "refused"
 
@@ -124,7 +124,7 @@ class InvalidName(Refused):
 
 
 class InvalidArguments(Refused):
-    """The arguments do not fit the method."""
+    """The arguments do not match the method."""
 
     code = "invalid_arguments"
 
@@ -136,54 +136,54 @@ class NoSuchMethod(Refused, AttributeError):
 
 
 class CallTooDeep(Refused):
-    """A chain of calls grew too long; agents probably call each other in a circle."""
+    """A chain of calls is too long. Agents probably call each other in a cycle."""
 
     code = "call_too_deep"
 
 
 class Quarantined(Refused):
-    """This tree blocked its process again and again, and is held until an operator releases it."""
+    """This tree blocked its process repeatedly. It is quarantined until an operator releases it."""
 
     code = "quarantined"
 
 
 class KeyReused(Refused):
-    """An idempotency key was used before, for another method or with other arguments."""
+    """An idempotency key was reused for another method or with other arguments."""
 
     code = "key_reused"
 
 
 class RemoteRefused(Refused):
-    """Another server does not do what it was asked to."""
+    """Another server refused the request."""
 
     code = "remote_refused"
 
 
 class RemoteUnauthorized(RemoteRefused):
-    """Another server does not let this program in."""
+    """Another server rejected the credentials of this program."""
 
     code = "remote_unauthorized"
 
 
 class ProtocolMismatch(RemoteRefused):
-    """Another server speaks another version of the protocol of remote runs."""
+    """Another server uses a different version of the remote run protocol."""
 
     code = "protocol_mismatch"
 
 
 class RemoteLost(RemoteRefused):
-    """Another server knows less of a run than it has told already: it has lost data."""
+    """Another server has lost data of a run."""
 
     code = "remote_lost"
 
 
 class Unavailable(SapwoodError):
-    """Not now; the same call may succeed later."""
+    """Not available now. Retry later."""
 
     code = "unavailable"
     retryable = True
     path: Path = ()
-    """The steps of the agent that was called, root first; empty if no agent was."""
+    """The address segments of the agent that was called, root first; empty if no agent was called."""
 
 
 class CircuitOpen(Unavailable):
@@ -195,13 +195,13 @@ class CircuitOpen(Unavailable):
 
 
 class StoredDataError(SapwoodError):
-    """What is on disk cannot be read."""
+    """The stored data cannot be read."""
 
     code = "stored_data"
 
 
 class SignatureChanged(StoredDataError):
-    """A stored call no longer fits the program: its method is gone, or takes other arguments."""
+    """A stored call no longer matches the program: its method was removed, or takes other arguments."""
 
     code = "signature_changed"
 
@@ -220,8 +220,8 @@ class ChildFailed(SapwoodError):
 class Crashed(ChildFailed):
     """The agent raised an exception of its own.
 
-    What the caller catches is an instance of this class and of the exception's own
-    type, so both ``except Crashed`` and ``except ValueError`` work.
+    The caller catches an instance of this class and of the exception's own type: both
+    ``except Crashed`` and ``except ValueError`` work.
     """
 
     code = "crashed"
@@ -249,7 +249,7 @@ class TimedOut(ChildFailed):
 
 
 class OverLimit(ChildFailed):
-    """A limit was reached before the act."""
+    """A limit was reached."""
 
     code = "over_limit"
 
@@ -266,7 +266,7 @@ class NotFound(ChildFailed):
 
 
 class GaveUp(ChildFailed):
-    """Something was tried again and again, and is not tried any more."""
+    """All retries failed."""
 
     code = "abandoned"
 
@@ -278,7 +278,7 @@ class FiberFailed(ChildFailed):
 
 
 class PipelineFailed(ChildFailed):
-    """A step of a pipeline did not complete; the steps after it did not start."""
+    """A step of a pipeline did not complete. The steps after it did not start."""
 
     code = "pipeline_failed"
 
@@ -291,6 +291,6 @@ class PipelineFailed(ChildFailed):
 
 
 class Gated(ChildFailed):
-    """A parent does not let this caller through to its child."""
+    """A parent refused access to its child."""
 
     code = "gated"

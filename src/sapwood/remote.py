@@ -1,4 +1,4 @@
-"""Agents of other servers, used like sub-agents of one's own."""
+"""Agents of other servers, used like local sub-agents."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ __all__ = [
 
 
 class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), settings=frozenset({"url", "approvers"})):
-    """An agent of another server: subclass it, and give it its `url`.
+    """An agent of another server. Subclass it and set its `url`.
 
-    `run_agent`, `agent_tool` and all that is built on them use it like any other agent. What
-    happens there is stored here too, so it is watched, replayed and cancelled as usual. That
-    server has to allow it: by `expose_runs` of the agent's class, and by its `authenticate`.
+    Use it with `run_agent`, `agent_tool` and everything built on them, like any other agent. The events of its runs
+    are stored here too, so runs are watched, replayed and cancelled as usual. The other server must allow it:
+    with `expose_runs` of the agent's class, and with its `authenticate`.
     """
 
     url: ClassVar[str] = ""
-    """Where agents of this class are: `https://host/agents/researcher`. Every run gets one of its own there.
+    """The URL of the remote class: `https://host/agents/researcher`. Each run gets a new agent there.
 
-    With a `transport` of its own, any text that names the remote agent. It is stored with every run.
+    With your own `transport`, any string that names the remote agent. It is stored with each run.
     """
 
     approvers: ClassVar[Approvers | None] = None
@@ -69,18 +69,18 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
     _runs_as = RemoteRuns
 
     def token(self) -> str | Awaitable[str | None] | None:
-        """Return what the other server knows this program by, sent with every request. Override it, plain or async.
+        """Return the bearer token for the other server. It is sent with every request. Override it, plain or async.
 
-        Take it from `self.deps`: it is stored nowhere. It is also called after the agent was deleted, to stop
-        what the other server does for it: then there is no state, and no `sql`.
+        Read it from `self.deps`: the token is not stored. It is also called after the agent was deleted, to cancel
+        its remote runs: then there is no state, and no `sql`.
         """
         return None
 
     def transport(self) -> RunTransport:
-        """Return what carries the runs of this agent. Override it for agents that no sapwood server has.
+        """Return the transport of this agent's runs. Override it for agents that do not run on a sapwood server.
 
         It is called when a run starts, when it continues after a crash, and to cancel it, also after the agent
-        was deleted. So make it from the class and from `self.deps`: it is stored nowhere.
+        was deleted. Create it from the class and from `self.deps`: the transport is not stored.
         """
         return HttpTransport(self.url, self.token)
 
@@ -97,8 +97,8 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
         parts = urlsplit(cls.url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(
-                f"{cls.__name__}.url is {cls.url!r}. Write where the agents are, such as "
-                "'https://research.example/agents/researcher'."
+                f"{cls.__name__}.url must be the URL of a class of agents, such as "
+                f"'https://research.example/agents/researcher', got {cls.url!r}."
             )
         return cls.url
 
@@ -110,7 +110,7 @@ def remote_class(
     transport: Callable[[Any], RunTransport] | None = None,
     approvers: Approvers | None = None,
 ) -> type[RemoteSubAgent]:
-    """Return a class of agents of another server that nobody has written down as one."""
+    """Return a `RemoteSubAgent` class for a URL."""
 
     def own(self: RemoteSubAgent) -> str | Awaitable[str | None] | None:
         return token(self.deps) if callable(token) else token

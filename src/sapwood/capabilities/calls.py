@@ -92,24 +92,24 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A call that was given up."""
+    """A scheduled or queued call that failed and is not retried any more."""
 
     id: str
-    """The id to pass to `self.dead_letters.replay` and `delete`."""
+    """The id for `self.dead_letters.replay` and `delete`."""
     method: str
     """The method that was called."""
     arguments: dict[str, Any]
-    """What it was called with."""
+    """The arguments of the call."""
     code: str
-    """Why, in one word: the code of an error."""
+    """The code of the last error."""
     error: str
-    """Why, in a sentence."""
+    """The last error message."""
     attempts: int
-    """How often it was called."""
+    """The number of attempts."""
     times: int
-    """How often it was given up; more than once for a call that repeats."""
+    """How often all attempts failed; more than once only for a repeated call."""
     failed_at: datetime
-    """When it was given up."""
+    """When the last attempt failed."""
 
 
 class StoredCalls:
@@ -146,30 +146,32 @@ class StoredCalls:
         if inspect.iscoroutine(method):
             method.close()
             raise UsageError(
-                f"{what} was given what {method.__qualname__}() returned. Give it the method, without parentheses, and "
-                "its arguments behind it."
+                f"{what} expects a method, got the result of {method.__qualname__}(). Pass the method without parentheses, "
+                "followed by its arguments."
             )
         if isinstance(method, str):
             raise UsageError(
-                f"{what} takes a method, such as self.remind, not the string {method!r}. For a named "
+                f"{what} expects a method, such as self.remind, got the string {method!r}. For a named "
                 f"queue, write self.queues[{method!r}].add(…)."
             )
         if getattr(method, "__self__", None) is not agent:
             name = getattr(method, "__qualname__", repr(method))
             raise UsageError(
-                f"{what} takes a method of the agent itself, such as self.remind, and was given {name}. It is called "
-                "by its name, perhaps after a restart, so a function or another agent's method cannot be stored."
+                f"{what} expects a method of this agent, such as self.remind, got {name}. The method is stored by name, so "
+                "a function or a method of another agent cannot be used."
             )
         found = self._actor.kind.own(method.__name__)
         if found.streams:
-            raise UsageError(f"{what} cannot call {found.full_name}(): nobody would read what it yields.")
+            raise UsageError(f"{what} cannot call {found.full_name}(): it is a generator. Return instead of yielding.")
         return found
 
     def pack(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return arguments as they are stored, checked against the method's annotations."""
         for value in (*args, *kwargs.values()):
             if is_callback(value):
-                raise NotCopyable(f"{method.full_name}() is called later, and a function cannot be stored till then.")
+                raise NotCopyable(
+                    f"{method.full_name}() is called later: its arguments are stored, and a function cannot be stored."
+                )
         return method.signature.pack(args, kwargs, self._actor.limits.payload_bytes)
 
     def add(
@@ -299,7 +301,7 @@ class StoredCalls:
                 if not self._actor.detached:
                     raise
         except Exception:
-            log.exception("a stored call could not be ended: %s.%s", self._actor.address, row.method)
+            log.exception("cannot end a stored call address=%s method=%s", self._actor.address, row.method)
             self._db.undo()
             self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
@@ -402,7 +404,7 @@ class StoredCalls:
         retry = retry_of(row.retry)
         failed = row.failed + 1
         log.warning(
-            "%s.%s() failed, attempt %d of %d: %s",
+            "stored call failed address=%s method=%s attempt=%d of %d: %s",
             actor.address,
             row.method,
             failed,
@@ -431,7 +433,7 @@ class StoredCalls:
         """Nobody here can say when the next call would be, so none is made: once the machine can, it goes on."""
         due = self._actor.host.clock.now() + PUT_OFF
         log.error(
-            "%s.%s() is put off for %.0f s: %s",
+            "stored call postponed address=%s method=%s seconds=%.0f: %s",
             self._actor.address,
             row.method,
             PUT_OFF,
@@ -495,7 +497,7 @@ class StoredCalls:
             self._actor.host.clock.now(),
         )
         log.error(
-            "%s.%s() was given up and is a dead letter now: %s",
+            "stored call is now a dead letter address=%s method=%s: %s",
             self._actor.address,
             method,
             describe(error),

@@ -33,17 +33,17 @@ M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, object]])
 
 
 def on_child_state(cls: type, /) -> Callable[[M], M]:
-    """Have this method called with a child of that class and its state, whenever that has changed.
+    """Call this method with a child of that class and its state whenever the state changes.
 
-    Each change is told at least once, in order; of several in a row, perhaps only the last. A method
-    without awaits is called exactly once for what it is told. If it raises, it is called again.
+    Changes are delivered at least once, in order. Of several changes in a row, perhaps only the last is delivered. A
+    method without awaits takes effect exactly once for each delivery. If it raises, the call is retried.
     """
     known(cls)
 
     def mark(method: M) -> M:
         if not inspect.iscoroutinefunction(method) or len(inspect.signature(method).parameters) != 3:
             name = method.__name__
-            raise UsageError(f"{name} follows the states of children: write `async def {name}(self, child, state)`.")
+            raise UsageError(f"{name} must take a child and its state. Write `async def {name}(self, child, state)`.")
         setattr(method, MARK, (*getattr(method, MARK, ()), cls))
         return method
 
@@ -93,7 +93,7 @@ class ChildStates:
         assert text is not None
         await self._actor.leave()
         if not await parent.started(current.get()):
-            raise Unavailable(f"{parent.address} has gone to sleep.")
+            raise Unavailable(f"{parent.address} is asleep.")
         _, reply = parent.handle("child state", parent.of(ChildStates).hear, self._actor, seq, text)
         await reply
 

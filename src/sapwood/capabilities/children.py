@@ -25,22 +25,22 @@ DELETED = "Sub-agent deleted"
 
 @dataclass(frozen=True, slots=True)
 class SubAgentStatus:
-    """How a child is doing."""
+    """The status of a sub-agent."""
 
     state: Literal["sleeping", "starting", "idle", "busy", "aborted"]
-    """Sleeping: not in memory, its next call wakes it. Aborted: until `sub_agent` asks for it again."""
+    """`sleeping` means not in memory: the next call wakes it. `aborted` lasts until the next `sub_agent` call."""
     created_at: float
     """Seconds since the epoch, UTC."""
     calls: int
-    """Calls that run in it now."""
+    """Running calls."""
     idle_seconds: float | None
-    """How long nothing has run in it; None unless it is idle."""
+    """Seconds since its last call ended; `None` unless it is idle."""
     children: int | None
-    """Its own sub-agents; None while it is busy with `read_sql`."""
+    """The number of its own sub-agents; `None` during `read_sql`."""
     database_bytes: int | None
-    """What its database holds."""
+    """The size of its database."""
     last_error: str | None
-    """The last exception that left it, in this life."""
+    """The last exception that a call raised since it was loaded into memory."""
     sockets: int
     """Open sockets of clients."""
     queued_calls: int | None
@@ -55,20 +55,20 @@ class SubAgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Subtree:
-    """An agent and everything below it, added up."""
+    """Totals of an agent and everything below it."""
 
     agents: int
-    """How many there are, asleep or awake."""
+    """The number of agents, in memory or not."""
     live: int
-    """How many are in memory."""
+    """The number of agents in memory."""
     busy: int
-    """How many have a call running."""
+    """The number of agents with a running call."""
     database_bytes: int
-    """What their databases hold."""
+    """The total size of their databases."""
     deepest: int
     """Levels below this agent."""
     calls: int
-    """Calls that run in them now."""
+    """Running calls."""
     sockets: int
     """Open sockets of clients."""
     queued_calls: int

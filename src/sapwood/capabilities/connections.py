@@ -73,7 +73,7 @@ STREAMS = 256
 
 
 class Connection:
-    """One client's socket, as its agent sees it. The same object for all its messages, while the agent is awake."""
+    """The socket of one client. While the agent is awake, all messages of the client have the same object."""
 
     def __init__(self, actor: Actor, socket: Socket) -> None:
         self._actor = actor
@@ -83,37 +83,37 @@ class Connection:
 
     @property
     def id(self) -> str:
-        """The id the client gave itself, stable over its reconnects; not unique, and not to be trusted."""
+        """The id that the client chose, stable over reconnects. It is not unique. Do not trust it."""
         return self._socket.id
 
     @property
     def user(self) -> Any:
-        """What `App(authenticate=…)` returned for it."""
+        """The user that `App(authenticate=…)` returned."""
         return self._socket.user
 
     @property
     def path(self) -> str:
-        """What follows the agent's own part of the URL; at least a slash."""
+        """The URL path after the path of the agent; at least `/`."""
         return self._socket.path
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of the URL; of one given twice, the last."""
+        """The query parameters of the URL. The last value of a repeated parameter counts."""
         return {name: values[-1] for name, values in parse_qs(self._socket.query, keep_blank_values=True).items()}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers it connected with, by lower-case name."""
+        """The request headers, by lower-case name."""
         return self._socket.headers
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What `connection_tags` gave it."""
+        """The tags that `connection_tags` returned."""
         return self._socket.tags
 
     @property
     def readonly(self) -> bool:
-        """Whether it may not change the agent's state."""
+        """Whether it cannot set the agent's state."""
         return self._socket.is_readonly
 
     @readonly.setter
@@ -122,7 +122,7 @@ class Connection:
 
     @property
     def watch_only(self) -> bool:
-        """Whether it may neither begin turns, nor answer questions, nor call methods."""
+        """Whether it cannot start turns, answer questions or call methods."""
         return self._socket.is_watch_only
 
     @watch_only.setter
@@ -131,36 +131,36 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be sent to."""
+        """Whether the socket is open."""
         return self._socket.is_open
 
     @property
     def state(self) -> Any:
-        """What `set_state` kept of it; None at first. It lasts as long as the socket, also while the agent sleeps."""
+        """The value that `set_state` stored; `None` at first. It lasts as long as the socket, even if the agent sleeps."""
         if not self._read:
             self._state = msgspec.json.decode(self._socket.note) if self._socket.note else None
             self._read = True
         return self._state
 
     def set_state(self, value: Any) -> None:
-        """Keep something with this socket; it has to fit into JSON."""
+        """Store a JSON value with this socket."""
         try:
             self._socket.note = to_json(value)
         except TypeError as error:
-            raise UsageError(f"The state of a connection has to fit into JSON: {error}") from None
+            raise UsageError(f"The state of a connection must be a JSON value: {error}") from None
         self._read = False
 
     def send(self, message: object) -> None:
-        """Send text or bytes as they are, anything else as JSON. It leaves once what was written before is kept."""
+        """Send `str` or `bytes` as they are, anything else as JSON. It is sent when all earlier writes are durable."""
         self._actor.check_use()
         self._actor.of(Outbox).put(self._socket, as_frame(message))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket, after what was sent before. npm clients come back, unless by 1008 or 4000 to 4999."""
+        """Close the socket after all earlier messages. npm clients reconnect, except after 1008 and 4000 to 4999."""
         if not (code in (1000, 1001, 1008, 1011, 1012, 1013) or 3000 <= code <= 4999):
-            raise UsageError(f"{code} cannot be sent as a close code; use 1000 or one from 4000 to 4999.")
+            raise UsageError(f"A close code must be 1000 or from 4000 to 4999, got {code}.")
         if len(reason.encode()) > 123:
-            raise UsageError("The reason of a close may have 123 bytes.")
+            raise UsageError("A close reason must have at most 123 bytes.")
         self._actor.host.sockets.remove(self._socket)
         self._actor.of(Outbox).close(self._socket, code, reason)
 
@@ -176,7 +176,7 @@ def as_frame(message: object) -> Message:
     try:
         return to_json(message).decode()
     except TypeError as error:
-        raise UsageError(f"A message has to be text, bytes or fit into JSON: {error}") from None
+        raise UsageError(f"A message must be a string, bytes or a JSON value: {error}") from None
 
 
 class Connections:
@@ -298,7 +298,7 @@ class Connections:
             self._actor.of(State).set_text(value, connection, socket)
         except Exception as error:  # noqa: BLE001 - the user's validation may raise anything
             # Not logged as an internal error: a client can send a wrong state as often as it likes.
-            log.info("a client's state was refused by %s: %s", self._actor.address, describe(error))
+            log.info("client state refused address=%s: %s", self._actor.address, describe(error))
             why = str(error) if isinstance(error, msgspec.ValidationError) else told_of(error)
             self._refuse_state(socket, id, frames.REJECTED, "" if why is None else f": {why}")
         else:

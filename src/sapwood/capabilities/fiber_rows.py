@@ -28,32 +28,32 @@ OVER = ("completed", "failed", "cancelled", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class Fiber:
-    """One fiber, as it is stored."""
+    """One fiber."""
 
     id: str
-    """What it is called here; a key will do as well."""
+    """The id of the fiber. Methods that take an id also take the key."""
     name: str
-    """What it was named."""
+    """The name of the fiber."""
     key: str | None
-    """The key it was started under."""
+    """The key that it was started with."""
     status: str
     """`running`, `waiting`, `completed`, `failed`, `cancelled` or `interrupted`."""
     checkpoint: Any
-    """What was stored last."""
+    """The last checkpoint."""
     result: Any
-    """What it returned, as what msgpack has."""
+    """The result, as a msgpack value."""
     error: str | None
-    """What went wrong last."""
+    """The last error message."""
     recoveries: int
-    """How often it was recovered since it last got further."""
+    """The number of recoveries since its last progress."""
     created_at: datetime
     """When it was started."""
     ended_at: datetime | None
-    """When it was over."""
+    """When it ended; `None` if it is unfinished."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is to come."""
+        """Whether the fiber has ended."""
         return self.status in OVER
 
 

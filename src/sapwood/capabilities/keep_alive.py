@@ -9,7 +9,7 @@ from sapwood.kernel.actor import Actor
 
 
 class KeepAlive:
-    """Holds a tree awake until it is released; releasing it twice does nothing."""
+    """Keeps a tree in memory until it is released. Releasing it twice does nothing."""
 
     def __init__(self, actor: Actor) -> None:
         actor.check_use()
@@ -17,7 +17,7 @@ class KeepAlive:
         self._held[self] = actor
 
     def release(self) -> None:
-        """Let the tree go to sleep when it has nothing to do."""
+        """Let the tree sleep again when it is idle."""
         self._held.pop(self, None)
 
     def __enter__(self) -> Self:

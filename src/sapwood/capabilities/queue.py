@@ -22,17 +22,17 @@ class QueuedCall:
     """One call that waits in a queue."""
 
     id: str
-    """The id to pass to `self.queues.remove`."""
+    """The id for `self.queues.remove`."""
     method: str
     """The method that will be called."""
     arguments: dict[str, Any]
-    """What it will be called with."""
+    """The arguments of the call."""
     queue: str
     """The name of its queue; empty for the default queue."""
     failed: int
-    """How often it has failed so far."""
+    """The number of failed attempts so far."""
     error: str | None
-    """What it raised last."""
+    """The last error message."""
     created_at: datetime
     """When it was queued."""
 

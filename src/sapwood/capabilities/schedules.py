@@ -21,24 +21,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One call to come, as its agent sees it."""
+    """One scheduled call."""
 
     id: str
-    """What to give to `schedules.cancel` and `schedules.get`."""
+    """The id for `schedules.cancel` and `schedules.get`."""
     method: str
     """The method that will be called."""
     arguments: dict[str, Any]
-    """What it will be called with."""
+    """The arguments of the call."""
     when: After | At | Every | Cron
-    """What was wished."""
+    """When the method is called: `After`, `At`, `Every` or `Cron`."""
     due_at: datetime
-    """When it is due next; after a failure, when it is tried again."""
+    """When the next call is due; after a failure, when it is retried."""
     failed: int
-    """How often this call has failed so far."""
+    """The number of failed attempts so far."""
     error: str | None
-    """What it raised last."""
+    """The last error message."""
     created_at: datetime
-    """When it was wished."""
+    """When it was scheduled."""
 
 
 class Schedules:

@@ -35,21 +35,21 @@ TIMES = Copier(float, "The time of a sleep", InvalidResult)
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """What a step is called, how often it is tried, and how long each attempt may take."""
+    """The name, retries and timeout of a step."""
 
     name: str
-    """The step's name, once in its work."""
+    """The name of the step, unique within the fiber or call."""
     retry: Retry = field(default=NO_RETRY, kw_only=True)
-    """What to do when it raises; by default the work fails."""
+    """How the step is retried if it raises. By default, it is not retried."""
     timeout: timedelta | None = field(default=None, kw_only=True)
-    """How long one attempt may take."""
+    """The timeout of one attempt."""
 
     def __post_init__(self) -> None:
         _checked(self.name)
         if not is_a(self.retry, Retry):
-            raise UsageError(f"retry={self.retry!r}: it takes Retry(…).")
+            raise UsageError(f"retry={self.retry!r}: expected Retry(…).")
         if self.timeout is not None and not is_a(self.timeout, timedelta):
-            raise UsageError(f"timeout={self.timeout!r}: it takes a timedelta.")
+            raise UsageError(f"timeout={self.timeout!r}: expected a timedelta.")
 
 
 class Work:
@@ -103,8 +103,8 @@ class Steps:
         work = self._work("step()")
         if name in work.names:
             raise UsageError(
-                f"The step {name!r} comes twice. Its name is what its result is remembered by: give each its "
-                "own, in a loop with a number."
+                f"Two steps have the name {name!r}. Results are stored by name: give each step a unique name, "
+                "for example with a number in a loop."
             )
         work.names.add(name)
         copier = _copier_of(function)
@@ -121,8 +121,8 @@ class Steps:
         packed = copier.pack(value)
         if len(packed) > self._actor.limits.payload_bytes:
             raise OverLimit(
-                f"The step {name!r} returned {len(packed)} bytes; {self._actor.limits.payload_bytes} can be "
-                "remembered. Store it in a table, and return where.",
+                f"The result of the step {name!r} must have at most {self._actor.limits.payload_bytes} bytes, got "
+                f"{len(packed)}. Store it in a table, and return its key.",
                 limit="payload_bytes",
             )
         self._store(work, name, packed)
@@ -168,8 +168,8 @@ class Steps:
         call: Call | None = current.get()
         if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
             raise UsageError(
-                f"{what} belongs into a fiber, or into a method that was scheduled or queued: only those are begun "
-                "again after a crash. Start one with start_fiber() or fibers.run()."
+                f"{what} must be called in a fiber, or in a method that was scheduled or queued: only these continue "
+                "after a crash. Start a fiber with start_fiber() or fibers.run()."
             )
         return call.work
 
@@ -227,7 +227,7 @@ class Place:
 
 def _checked(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise UsageError(f"A step has a name, and {name!r} is none.")
+        raise UsageError(f"The name of a step must be a non-empty string, got {name!r}.")
     return name
 
 

@@ -44,7 +44,7 @@ class AgentTool:
         """Return what the agent is given for these arguments; `ValueError` if they do not fit."""
         if self.input is None:
             if not isinstance(arguments.get("message"), str):
-                raise ValueError("message: a text is required")
+                raise ValueError("message: expected a string")
             return arguments["message"]
         adapter = _adapter(self.input)
         return adapter.dump_python(adapter.validate_python(arguments), mode="json")
@@ -82,19 +82,19 @@ def persistent_agent(
     description: str | None = None,
     notify: bool = False,
 ) -> PersistentAgent:
-    """Let a model keep agents of this class, with tools to spawn, tell, list and terminate them: put it into `tools`.
+    """Give a model tools to spawn, tell, list and terminate children of this class. Put it into `tools`.
 
-    Each keeps its name and its conversation from task to task. The model waits for one that is
-    `blocking`. One that is `non-blocking` works beside it: when it is done `on_child_finish` is
-    called, and with `notify` the conversation goes on with what came of it.
+    Each child keeps its name and its conversation from task to task. The model waits for a `blocking` child. A
+    `non-blocking` child works in the background: when it has finished, `on_child_finish` is called. With
+    `notify`, its result is also posted to the conversation.
     """
     kind, told = _usable(cls, description, "persistent_agent()")
     if _is_remote(cls):
-        raise UsageError(f"{cls.__name__} is on another server, and begins anew with every run: use agent_tool().")
+        raise UsageError(f"persistent_agent({cls.__name__}): a remote agent cannot be persistent. Use agent_tool().")
     if mode not in ("blocking", "non-blocking"):
-        raise UsageError(f"persistent_agent({cls.__name__}, mode={mode!r}): it is 'blocking' or 'non-blocking'.")
+        raise UsageError(f"persistent_agent({cls.__name__}, mode={mode!r}): expected 'blocking' or 'non-blocking'.")
     if notify and mode == "blocking":
-        raise UsageError(f"The model waits for {cls.__name__}: notify is for those that are non-blocking.")
+        raise UsageError(f"persistent_agent({cls.__name__}): notify=True requires mode='non-blocking'.")
     return PersistentAgent(cls, name or kebab(kind.type).replace("-", "_"), told, mode, notify)
 
 
@@ -109,12 +109,11 @@ def agent_tool(
     display: Mapping[str, Any] | None = None,
     client_tools: bool = False,
 ) -> AgentTool:
-    """Let a model use an agent: put it into `tools`. Every call is a run of a sub-agent of its own.
+    """Let a model use an agent as a tool. Put it into `tools`. Each call is a run in a new sub-agent.
 
-    `input` says what the model has to give, as a type that Pydantic knows; without it, one text.
-    `output` is checked before the model sees it. What it does is said by `description`, or
-    else by the docstring of the class. With `client_tools` it may use the tools of the client
-    that asked, as this agent may.
+    `input` is the type of the tool's arguments, any type that Pydantic supports; by default, one string. `output` is
+    the type that results must match before the model receives them. `description` tells the model what the tool does;
+    by default, it is the docstring of the class. With `client_tools`, the agent may use the tools of the client too.
     """
     kind, told = _usable(cls, description, "agent_tool()")
     chosen = name or kebab(kind.type).replace("-", "_")
@@ -134,13 +133,13 @@ def remote_agent_tool(
     transport: Callable[[Any], RunTransport] | None = None,
     approvers: Approvers | None = None,
 ) -> AgentTool:
-    """Let a model use an agent of another server: put it into `tools`. Every call is a run there.
+    """Let a model use an agent of another server as a tool. Put it into `tools`. Each call is a run there.
 
-    `url` is that of the agent's class, `https://host/agents/researcher`. `token` is what that
-    server knows this program by: a text, or what returns it, plain or async, called with `deps`. For agents that no
-    sapwood server has, `transport` is called with `deps` and returns a `RunTransport`; `url` is then any text that
-    names the agent. `approvers` says who may answer the questions of its runs here, as in `RemoteSubAgent`. The rest
-    is as for `agent_tool`. The same as a class, for code that gives runs, is `RemoteSubAgent`.
+    `url` is the URL of the agent's class: `https://host/agents/researcher`. `token` is the bearer token for that
+    server: a string, or a function of `deps` that returns it, plain or async. For agents that do not run on a sapwood
+    server, `transport` is a function of `deps` that returns a `RunTransport`; `url` is then any string that names the
+    agent. `approvers` says who may answer the questions of its runs here, as in `RemoteSubAgent`. The other arguments
+    are those of `agent_tool`. To start remote runs from code, use `RemoteSubAgent`.
     """
     chosen = name or unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2]).replace("-", "_")
     words = "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", chosen))
@@ -153,11 +152,11 @@ def _usable(cls: type, description: str | None, what: str) -> tuple[AgentClass, 
     kind = known(cls)
     if not (kind.overrides("on_run") or getattr(cls, "_has_conversation", False) or _is_remote(cls)):
         raise UsageError(
-            f"{cls.__name__} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent."
+            f"{cls.__name__} has no on_run(). Write `async def on_run(self, input)`, or make it a ChatAgent."
         )
     told = description or (inspect.getdoc(cls) if cls.__doc__ else None)
     if not told:
-        raise UsageError(f"A model has to know what {cls.__name__} does: give {what} a description.")
+        raise UsageError(f"{cls.__name__} has no docstring to describe it to the model. Pass a description to {what}.")
     return kind, told
 
 

@@ -57,16 +57,16 @@ def tool(
     idempotent: bool = False,
     timeout: float | None = None,
 ) -> Any:
-    """Let the model call this method, or this function if it is in `tools`. Its docstring says what it does.
+    """Let the model call this method, or this function if it is in `tools`. Its docstring is the description.
 
-    `requires_approval`: a person is asked first. `approvers` says who may answer: one or several of the roles in
-    `User.claims["roles"]`, a function of user and question that returns a bool or a reason to refuse, or
-    `ANY_CLIENT`. An app with `authenticate` requires it. `idempotent`: it may be called again when the process
-    died while it ran; otherwise the model is told that it was interrupted. `timeout`: seconds after which
-    it is cancelled, and the model is told.
+    With `requires_approval`, a person must approve each call. `approvers` says who may answer: one or several of the
+    roles in `User.claims["roles"]`, a function of user and question that returns a bool or a reason to refuse, or
+    `ANY_CLIENT`. It is required in an app with `authenticate`. With `idempotent`, the call is repeated if the process
+    crashes during it; otherwise the model receives the error that the call was interrupted. `timeout` is in seconds:
+    after it, the call is cancelled and the model receives an error.
     """
     if approvers is not None and not requires_approval:
-        raise UsageError("approvers=… says who may approve a call. Add requires_approval=True.")
+        raise UsageError("approvers=… requires requires_approval=True. Add it.")
     options = ToolOptions(name, requires_approval, approvers, idempotent, timeout)
 
     def mark(function: Any) -> Any:
@@ -144,7 +144,7 @@ class Toolbox:
             schema.validator.validate_python(arguments)
         except ValidationError as error:
             wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
-            raise InvalidArguments(f"These arguments do not fit {name}: {'; '.join(wrong)}.") from None
+            raise InvalidArguments(f"The arguments do not match the tool {name}: {'; '.join(wrong)}.") from None
 
     def approvers(self, name: str) -> Approvers | None:
         """Return who may approve calls of a tool. `None` means that it does not say."""
@@ -168,8 +168,8 @@ class Toolbox:
         options = options_of(function)
         if isinstance(function, type):
             raise UsageError(
-                f"{type(self._actor.agent).__name__}.tools has the class {function.__name__}: "
-                f"write agent_tool({function.__name__}), or persistent_agent({function.__name__})."
+                f"{type(self._actor.agent).__name__}.tools must not contain a class, got {function.__name__}. "
+                f"Write agent_tool({function.__name__}) or persistent_agent({function.__name__})."
             )
         name = getattr(function, "__name__", None)
         if name is None:
@@ -210,10 +210,10 @@ def check_approvers(cls: type) -> None:
     for name, options in _options_of_class(cls):
         if options.requires_approval and options.approvers is None:
             raise UsageError(
-                f"The tool {name!r} of {cls.__name__} requires approval, and the app authenticates its users: say who "
-                f'may approve it. Write @tool(requires_approval=True, approvers="manager") for users with this role in '
-                f'claims["roles"], approvers=function for a rule of your own, or approvers=ANY_CLIENT if every client '
-                f"of the conversation may. Or write {cls.__name__}.may_answer()."
+                f"The tool {name!r} of {cls.__name__} requires approval but has no `approvers`, and the app authenticates "
+                f'its users. Write @tool(requires_approval=True, approvers="manager") for users with this role in '
+                f'claims["roles"], approvers=function for your own rule, or approvers=ANY_CLIENT to let every client '
+                f"of the conversation approve. Or write {cls.__name__}.may_answer()."
             )
 
 
@@ -247,7 +247,7 @@ def _marked(cls: type) -> list[str]:
         function = inspect.getattr_static(cls, name)
         if inspect.isfunction(function) and options_of(function) is not None:
             if inspect.isasyncgenfunction(function):
-                raise UsageError(f"{cls.__name__}.{name} is a tool and yields; a tool returns.")
+                raise UsageError(f"{cls.__name__}.{name} is a tool and must not be a generator. Return the result.")
             found.append(name)
     return found
 

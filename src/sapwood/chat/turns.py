@@ -31,26 +31,26 @@ Outcome = Literal["success", "failed", "denied", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of a chat agent."""
+    """One answer of a chat agent to a message."""
 
     id: str
-    """What it is called by."""
+    """The id of the turn."""
     status: str
     """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `skipped`."""
     text: str = ""
-    """What was said, all text of it."""
+    """All text of the answer."""
     output: Any = None
-    """What it ended with: the text, or what `output_type` asks for, as what JSON has."""
+    """The output: the text, or the value of `output_type` as JSON."""
     error: str | None = None
-    """What went wrong."""
+    """The error message, if the turn failed."""
     reason: str | None = None
-    """Why it was cancelled. Of an error that may pass, or of a limit that was reached, its code: `over_limit`."""
+    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`."""
     steps: int = 0
-    """How often the model was asked."""
+    """The number of model requests."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Requests, tokens and cost, by model; a cost of None is one that nobody knows."""
+    """Requests, tokens and cost by model. A cost of `None` means that the price of the model is not known."""
     body: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What else the client sent with its request."""
+    """The other fields that the client sent with its request."""
 
 
 class Row(NamedTuple):

@@ -49,14 +49,14 @@ def code_of(error: BaseException) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run says it is."""
+    """The progress that a run reports."""
 
     fraction: float | None = None
     """From 0 to 1."""
     message: str | None = None
-    """What it does now, for a person."""
+    """The current activity, as text for a person."""
     phase: str | None = None
-    """The name of the part it is in."""
+    """The name of the current phase."""
     data: Any = None
     """Anything else that fits into JSON."""
 

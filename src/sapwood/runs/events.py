@@ -32,24 +32,24 @@ LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in an agent, or to a run it does."""
+    """Something that happened in an agent, or in a run that it executes."""
 
     path: tuple[PathSegment, ...]
-    """The agent it happened in, root first."""
+    """The path of the agent, root first."""
     run_id: str | None
-    """The run it belongs to; None if the agent does it for nobody."""
+    """The run that it belongs to; `None` for a turn that no caller started as a run."""
     parent_run_id: str | None
-    """The run in which that run was given; None if it was given in none."""
+    """The run that started that run; `None` if it was not started in a run."""
     seq: int
-    """Its number in its run, or turn: 0 is the start, and no number comes twice but for progress and milestones."""
+    """Its number in the run or turn. 0 is the start. Only progress and milestones may repeat a number."""
     at: float
     """When it happened, in seconds since the epoch, UTC."""
     kind: Kind
     """What happened."""
     body: Any = None
-    """What there is to tell: for a chunk, the chunk; for a start, what was given; for an end, how it ended."""
+    """The data of the event: the chunk, the input of a start, or the result of an end."""
     cursor: str | None = None
-    """Where to go on after it, with `subscribe(after=…)`. None now and then, while very much goes on at once."""
+    """The position for `subscribe(after=…)`. `None` for some events while very many runs are active."""
 
 
 @dataclass(frozen=True, slots=True)

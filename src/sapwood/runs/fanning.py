@@ -33,24 +33,24 @@ IN_A_SLICE = 16
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One use of an agent that is not given yet, for `gather`, `race` and `pipeline`."""
+    """One run to start with `gather`, `race` or `pipeline`."""
 
     cls: type[Any]
-    """The class of the sub-agent that is to do it."""
+    """The class of the sub-agent."""
     input: Any = None
-    """What it is given. A step of a `pipeline` has no input of its own."""
+    """The input. A step of a `pipeline` has no input of its own."""
     run_id: str | None = field(default=None, kw_only=True)
-    """What the run is called by; None: by its place, as in `run_agent`."""
+    """The id of the run. `None` means an id that follows from its position, as in `run_agent`."""
     timeout: float | None = field(default=None, kw_only=True)
-    """Seconds after which an attempt is stopped."""
+    """The timeout of one attempt, in seconds."""
     display: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """What pages may show of it."""
+    """Values for user interfaces, such as a title."""
     retry: Retry | None = field(default=None, kw_only=True)
-    """How often to try, and how long to wait in between, if it fails in a way that may pass; None: once."""
+    """How the run is retried after a transient failure. `None` means no retries."""
 
     def __post_init__(self) -> None:
         if self.retry is not None and not is_a(self.retry, Retry):
-            raise UsageError(f"Branch(retry={self.retry!r}): it takes Retry(…).")
+            raise UsageError(f"Branch(retry={self.retry!r}): expected Retry(…).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,13 @@ class Fanning:
     ) -> list[Run]:
         """Return how all branches have ended, in the order given."""
         if fail_fast and quorum is not None:
-            raise UsageError("gather() takes fail_fast or quorum, not both.")
+            raise UsageError("gather() accepts fail_fast or quorum, not both.")
         if quorum is not None and not 1 <= quorum <= len(branches):
-            raise UsageError(f"gather(quorum={quorum!r}): there are {len(branches)} branches.")
+            raise UsageError(
+                f"gather(quorum={quorum!r}): expected an int from 1 to {len(branches)}, the number of branches."
+            )
         if concurrency is not None and concurrency < 1:
-            raise UsageError(f"concurrency={concurrency!r}: nothing would ever begin.")
+            raise UsageError(f"concurrency must be at least 1, got {concurrency!r}.")
         rule = FAIL_FAST if fail_fast else SETTLE
         if quorum is not None:
             too_many = len(branches) - quorum + 1
@@ -110,7 +112,7 @@ class Fanning:
     async def race(self, branches: Sequence[Branch]) -> Run:
         """Return the first branch that ended well, while the others stop; if none did, the one given first."""
         if not branches:
-            raise UsageError("race() takes one branch at least.")
+            raise UsageError("race() needs at least one branch.")
         fan = Fan(self._actor, branches, RACE)
         await fan.decided()
         return fan.winner()
@@ -181,7 +183,7 @@ class Fan:
             _check(branch)  # before anything is given
         self._twigs = [self._placed(branch, at) for at, branch in enumerate(branches)]
         if len({twig.wish.id for twig in self._twigs}) < len(branches):
-            raise UsageError("Two branches have the same run_id: they would be one run.")
+            raise UsageError("Two branches have the same run_id. Give each branch its own.")
         self._waiting: deque[Twig] = deque()
         self._going: dict[str, Twig] = {}
         """By the run that is waited for."""
@@ -242,7 +244,7 @@ class Fan:
                         await asyncio.sleep(0)
                 await self._actor.free()
                 if self._cleared is not None:
-                    raise Cleared(f"The run {self._cleared!r} was cleared away.")
+                    raise Cleared(f"The run {self._cleared!r} was cleared before it ended.")
         except (Exception, CancelledError):
             if self._actor.dropped is None and self._stopped is None:
                 await self._actor.free()
@@ -464,6 +466,8 @@ def _check(branch: Branch) -> None:
     """Refuse what could not be given, before anything is."""
     if not is_a(branch, Branch):
         hint = " Write gather(*branches)." if isinstance(branch, list | tuple) else ""
-        raise UsageError(f"{branch!r} is no Branch(…).{hint} What is under way already, asyncio.gather() waits for.")
+        raise UsageError(
+            f"Expected a Branch(…), got {branch!r}.{hint} To wait for work that has started, use asyncio.gather()."
+        )
     known(branch.cls)
     text_of(branch.input)

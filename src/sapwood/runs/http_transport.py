@@ -78,7 +78,7 @@ class HttpTransport:
         try:
             import httpx2
         except ImportError:
-            raise UsageError("Agents of other servers need httpx2. Install sapwood[remote].") from None
+            raise UsageError("Remote agents require httpx2. Run: pip install 'sapwood[remote]'.") from None
         limits = httpx2.Timeout(SILENCE, connect=CONNECT)
         trusted = await asyncio.to_thread(_trusted)  # it takes a while, the first time
         self._client = await self._open.enter_async_context(httpx2.AsyncClient(verify=trusted, timeout=limits))
@@ -89,46 +89,46 @@ class HttpTransport:
         await self._open.aclose()
 
     async def start(self, session: str, input: Any) -> RemoteStatus:
-        """Start a run; one that is known continues, or has ended."""
+        """Start a run. Idempotent: a known run is not started again."""
         body = wire.encoded(wire.Start(msgspec.Raw(msgspec.json.encode(input))))
         return await self._state(session, "POST", wire.PATH, body)
 
     async def status(self, session: str) -> RemoteStatus:
-        """Return the status of a run; `RemoteLost` if nothing is known of it."""
+        """Return the status of a run. Raises `RemoteLost` if the server does not know it."""
         return await self._state(session, "GET", wire.PATH)
 
     async def cancel(self, session: str, reason: str) -> RemoteStatus:
-        """Cancel a run; one that was not started never will be."""
+        """Cancel a run. A run that has not started is never started."""
         return await self._state(session, "POST", wire.CANCEL, wire.encoded(wire.Cancel(reason)))
 
     async def answer(self, session: str, answer: RemoteAnswer) -> bool:
-        """Answer a question of a run; `Refused` if the other server does not allow it."""
+        """Answer a question of a run. Raises `Refused` if the other server does not allow the answer."""
         body = wire.encoded(msgspec.convert(answer, wire.Answer, from_attributes=True))
         async with self._answer(session, "POST", wire.ANSWER, body) as response:
             try:
                 answered = frames.read_json(await _body(response, LONGEST_TROUBLE), wire.Answered)
             except (msgspec.MsgspecError, ValueError) as error:
-                raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
+                raise RemoteRefused(f"{self._url} sent an invalid response: {error}.") from None
         if answered.refused is not None:
             raise Refused(answered.refused)
         return answered.answered
 
     async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
-        """Yield the events of a run, as many as arrive at once, until it or the connection ends."""
+        """Yield batches of events of a run until the run or the connection ends."""
         query, reader = f"from_seq={after.seq + 1}&milestones={after.milestones}", wire.Reader()
         async with self._answer(session, "GET", f"{wire.STREAM}?{query}", accept=wire.SSE) as response:
             async for data in response.aiter_bytes():
                 try:
                     yield list(_events(reader.read(data)))
                 except (msgspec.MsgspecError, ValueError) as error:
-                    raise RemoteRefused(f"{self._url} sends what cannot be read: {error}.") from None
+                    raise RemoteRefused(f"{self._url} sent an invalid event: {error}.") from None
 
     async def _state(self, session: str, method: str, path: str, body: bytes | None = None) -> RemoteStatus:
         async with self._answer(session, method, path, body) as response:
             try:
                 return _status(frames.read_json(await _body(response, wire.LONGEST), wire.State))
             except (msgspec.MsgspecError, ValueError) as error:
-                raise RemoteRefused(f"{self._url} answers what cannot be read: {error}.") from None
+                raise RemoteRefused(f"{self._url} sent an invalid response: {error}.") from None
 
     @asynccontextmanager
     async def _answer(
@@ -159,8 +159,8 @@ class HttpTransport:
         status, speaks = response.status_code, response.headers.get(wire.HEADER)
         if status == UPGRADE or (response.is_success and speaks != str(wire.VERSION)):
             raise ProtocolMismatch(
-                f"{self._url} speaks version {speaks or 'none'} of the protocol of remote runs, and this program "
-                f"version {wire.VERSION}. Use the same release of sapwood on both sides."
+                f"{self._url} uses version {speaks or 'none'} of the remote run protocol, this program uses version "
+                f"{wire.VERSION}. Use the same release of sapwood on both sides."
             )
         if response.is_success:
             return
@@ -169,7 +169,7 @@ class HttpTransport:
         if status in LATER:
             raise Unavailable(told)
         if status in NOT_LET_IN and trouble.code == UNSAID:  # else the agent itself refuses
-            raise RemoteUnauthorized(f"{told} Look at the token, and at whom that server lets in.")
+            raise RemoteUnauthorized(f"{told} Check the token, and `authenticate` of that server.")
         if trouble.code == RemoteLost.code:
             raise RemoteLost(told)
         if status in NOT_THERE and trouble.code == UNSAID:
@@ -207,7 +207,7 @@ def _progress(body: dict[str, Any]) -> Progress:
 
 def _status(state: wire.State) -> RemoteStatus:
     if state.status not in STATUSES:
-        raise ValueError(f"{state.status!r} is no status")
+        raise ValueError(f"unknown status {state.status!r}")
     usage: dict[str, Any] = {}
     with suppress(msgspec.MsgspecError):  # it counts in another way
         usage = msgspec.json.decode(state.usage, type=dict[str, Any])
@@ -232,7 +232,7 @@ async def _body(response: httpx2.Response, longest: int, *, cut: bool = False) -
         size += len(part)
         if size > longest:
             if not cut:
-                raise ValueError(f"it has more than {longest} bytes")
+                raise ValueError(f"it exceeds {longest} bytes")
             break
     return b"".join(parts)[:longest]
 

@@ -1,4 +1,4 @@
-"""Which runs an agent has given, and what became of each: the table in its own database."""
+"""The runs that an agent has started, and how each ended: the table in its own database."""
 
 from __future__ import annotations
 
@@ -122,68 +122,68 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One use of an agent by another agent."""
+    """One execution of an agent by another agent, its caller."""
 
     id: str
-    """What it is called by; asking for it again re-attaches."""
+    """The id of the run. Running it again with the same id returns the same run."""
     agent: PathSegment
-    """Type and name of the sub-agent that does it."""
+    """Type and name of the sub-agent that executes it."""
     status: Status
     """`queued`, `running`, `completed`, `failed`, `cancelled` or `interrupted`."""
     input: Any
-    """A preview of its input: long texts, long lists and deep levels are cut. `full_input` returns the whole."""
+    """A preview of the input. Long strings, long lists and deep levels are cut; `full_input` returns all of it."""
     output: Any = None
-    """What it ended with, as what JSON has."""
+    """The output, as a JSON value."""
     summary: str = ""
-    """The same, in words."""
+    """The output as text."""
     error: str | None = None
-    """What went wrong."""
+    """The error message, if the run did not complete."""
     reason: str | None = None
-    """Why it was aborted or interrupted; of an error that may pass, its code, or `timed-out`; `over_limit`."""
+    """Why it was cancelled or interrupted, or the code of a transient error: `timed-out`, `over_limit` and others."""
     still_running: bool = False
-    """Whether it was given up although the sub-agent may still work on it."""
+    """Whether the sub-agent may still be working, although the run was interrupted."""
     tool_call: str | None = None
-    """The tool call it answers; None if code asked for it."""
+    """The id of the tool call that started it; `None` if code started it."""
     order: int = 0
-    """Its place among the runs of the same tool call, or that were given together."""
+    """Its position among the runs of the same tool call, or of the runs that were started together."""
     mode: Mode = "ephemeral"
-    """Whether the sub-agent was made for this run, or is `persistent` and does one after the other."""
+    """`ephemeral` if the sub-agent was created for this run, `persistent` if it executes several runs in turn."""
     usage: Any = None
     """Requests, tokens and cost, by model."""
     started_at: datetime | None = None
-    """When it was given."""
+    """When it was started."""
     ended_at: datetime | None = None
-    """When it was over."""
+    """When it ended; `None` if it is unfinished."""
     remote: Any = None
-    """Where another server does it: `url`, `session`, and from `runs.get` `seq`, how many chunks were heard so far."""
+    """For a remote run: `url`, `session` and, from `runs.get`, `seq`: the number of chunks received so far."""
     bytes: int = 0
-    """What its sub-agent holds on the disk, with all below it: measured when it was over, and by sweeps."""
+    """Disk space of its sub-agent and everything below it, measured at the end of the run and by retention sweeps."""
     pinned: bool = False
-    """Whether it is kept until `runs.unpin`, whatever `run_retention` says."""
+    """Whether it is kept until `runs.unpin`, regardless of `run_retention`."""
     progress: Any = None
-    """How far it last said it is; `runs.get` knows, `runs.list` does not."""
+    """The last reported progress. Only from `runs.get`, not from `runs.list`."""
     milestones: tuple[Any, ...] = ()
-    """What it has reached; `runs.get` knows, `runs.list` does not."""
+    """The milestones that it has reached. Only from `runs.get`, not from `runs.list`."""
 
     @property
     def ok(self) -> bool:
-        """Whether it was completed."""
+        """Whether the run completed."""
         return self.status == "completed"
 
     @property
     def retryable(self) -> bool:
-        """Whether asking again, under the same id, may succeed."""
+        """Whether running it again with the same id may succeed."""
         return self.status == "interrupted"
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is expected of it."""
+        """Whether the run has ended or was interrupted."""
         return self.status not in OPEN
 
     async def result(self) -> Run:
         """Wait for the end of the run, and return the run as it ended. Call it in the agent that started the run.
 
-        Failures are returned, not raised: check `ok`. A run that was given up is returned with the status
+        Failures are returned, not raised: check `ok`. A run that times out is returned with the status
         `interrupted`, and may still end. Cancelling the caller, or a `deadline`, ends the wait and not the run.
         Raises `Refused` if this agent has no such run, or if the run is cleared before it ends.
         """
@@ -198,7 +198,7 @@ class Run:
         return await _caller("full_input")._sapwood_full_input(self)
 
     def failure(self) -> dict[str, Any]:
-        """Return what a model is told of a run that was not completed."""
+        """Return the failure of a run that did not complete, as the model receives it."""
         return failure(
             self.agent.type, self.status, error=self.error, reason=self.reason, still_running=self.still_running
         )
@@ -215,7 +215,7 @@ def _caller(method: str) -> Any:
 def failure(
     agent: str, status: str, *, error: str | None, reason: str | None, still_running: bool = False
 ) -> dict[str, Any]:
-    """Return what a model is told of a run that was not completed."""
+    """Return the failure of a run that did not complete, as the model receives it."""
     told: dict[str, Any] = {
         "ok": False,
         "status": status,

@@ -13,28 +13,28 @@ from sapwood.when import is_a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which finished runs are kept, with the sub-agents that did them. The oldest go first; None limits nothing."""
+    """Which finished runs to keep, with their sub-agents. The oldest are deleted first. `None` means no limit."""
 
     age: timedelta | None = None
-    """How long after its end a run is kept."""
+    """Maximum age of a run, counted from its end."""
     count: int | None = None
-    """How many are kept."""
+    """Maximum number of finished runs."""
     bytes: int | None = None
-    """How much the sub-agents that did them may hold on the disk together, with all below them."""
+    """Maximum disk space of their sub-agents and everything below them, in bytes."""
     last: int = 0
-    """How many of the latest are kept, however old and large they are."""
+    """Number of latest runs that are kept regardless of age and size."""
 
     def __post_init__(self) -> None:
         if self.age is not None and (not is_a(self.age, timedelta) or self.age < timedelta(0)):
-            raise UsageError(f"Retention(age={self.age!r}): it takes a timedelta, 0 or more.")
+            raise UsageError(f"Retention(age={self.age!r}): expected a timedelta of at least 0.")
         for name in ("count", "bytes", "last"):
             value = getattr(self, name)
             if name != "last" and value is None:
                 continue
             if not is_a(value, int) or isinstance(value, bool) or value < 0:
-                raise UsageError(f"Retention({name}={value!r}): it takes a whole number, 0 or more.")
+                raise UsageError(f"Retention({name}={value!r}): expected an integer of at least 0.")
         if self.count is not None and self.last > self.count:
-            raise UsageError(f"Retention(count={self.count}, last={self.last}): more would be kept than may be.")
+            raise UsageError(f"Retention(count={self.count}, last={self.last}): `last` must not exceed `count`.")
 
     @property
     def is_limited(self) -> bool:
@@ -68,4 +68,6 @@ def check(name: str, keep: object) -> None:
     rules: Any = keep.items() if isinstance(keep, Mapping) else [(object, keep)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     for cls, rule in rules:
         if not isinstance(cls, type) or not isinstance(rule, Retention):
-            raise UsageError(f"{name}.run_retention: write Retention(…), or {{Researcher: Retention(…)}}.")
+            raise UsageError(
+                f"{name}.run_retention must be Retention(…), or a dict such as {{Researcher: Retention(…)}}."
+            )

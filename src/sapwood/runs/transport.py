@@ -61,10 +61,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Something that a run says, for clients: a chunk of a message of the AI SDK."""
+    """One chunk of a run's output for clients: a chunk of an AI SDK message."""
 
     seq: int
-    """Its number. The first chunk of a run has 1, there is no gap, and a number always means the same chunk."""
+    """Its number. Numbers start at 1 and have no gaps. A number always means the same chunk."""
     body: Any
     """The chunk: `{"type": "text-delta", …}`, `{"type": "data-…", "data": …}`."""
 
@@ -76,17 +76,17 @@ class Milestone:
     name: str
     """The name of the milestone."""
     progress: Progress = field(default_factory=Progress)
-    """How far the run was then."""
+    """The progress of the run at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """That the run is alive, and nothing else happened."""
+    """A sign that the run is alive when nothing else happens."""
 
     waits: bool = False
     """Whether the run waits for a person."""
     idle: float | None = None
-    """Seconds since something last happened in the run or below it. `None` means unknown, or that nothing was said."""
+    """Seconds since the last activity in the run or below it. `None` means unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,10 @@ class RunTransport(Protocol):
     """Carries the runs of one remote agent. Return one from `RemoteSubAgent.transport`.
 
     A session names one run. It is the same after a crash of the caller, so all methods have to find the
-    run by it. Every method may raise `Unavailable`, `ConnectionError` or `TimeoutError`: the call is retried, with a
-    growing delay. `RemoteLost` says that the run, or a part of it that was told, is lost there. `RemoteRefused`, or its
-    kind `RemoteUnauthorized`, says that a retry would be refused too. Both end the run, as does any other exception.
+    run by it. Every method may raise `Unavailable`, `ConnectionError` or `TimeoutError`: the call is retried with
+    backoff. `RemoteLost` means that the remote side lost the run, or chunks that were already streamed.
+    `RemoteRefused`, or its subclass `RemoteUnauthorized`, means that a retry would fail too. Both end the run, as
+    does any other exception.
 
     A transport that is an async context manager is entered before its first use and left after its last.
     """
@@ -163,8 +164,8 @@ class RunTransport(Protocol):
     def stream(self, session: str, after: Position) -> AsyncIterator[Sequence[RemoteEvent]]:
         """Yield the events of a run after a position, in order, until its `End`.
 
-        The events of one yield are stored in one commit. A stream that ends without `End` is opened again later, from
-        where it was. It has to yield something within a minute, a `Heartbeat` if nothing happens.
+        The events of one yield are stored in one commit. A stream that ends without `End` is reopened later, at the
+        stored position. It must yield at least once a minute: a `Heartbeat` if nothing happens.
         """
         ...
 
@@ -175,7 +176,7 @@ class RunTransport(Protocol):
 
 @runtime_checkable
 class QuestionTransport(Protocol):
-    """What a transport has beside the methods of `RunTransport` if the questions of its runs can be answered."""
+    """A transport whose runs can ask questions: `RunTransport` with one more method."""
 
     async def answer(self, session: str, answer: RemoteAnswer) -> bool:
         """Answer a question. Returns `False` if it is not open any more.
