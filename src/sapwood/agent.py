@@ -262,7 +262,7 @@ class Agent(Generic[S]):
     def upgrade_state(self, old: Any, version: int) -> S:
         """Convert a state that was stored with an older `state_version`, and return it. Override it."""
         raise UsageError(
-            f"The state of {self._actor.address} was stored with state_version {version}, but its class has "
+            f"The state of {self._actor.address} has state_version {version}, but its class has "
             f"{self.state_version}. Write upgrade_state(old, version)."
         )
 

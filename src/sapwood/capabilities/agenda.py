@@ -43,7 +43,7 @@ class Agenda:
     def check_free(self) -> None:
         """Refuse while the index cannot be written."""
         if self._actor.home.root.busy_elsewhere and self._actor.parent is not None:
-            raise Unavailable("The root of this tree is busy with read_sql(), and keeps the tree's alarms. Try again.")
+            raise Unavailable("The root of this tree, which stores its alarms, is busy with read_sql(). Try again.")
 
     def note(self, due: float | None) -> None:
         """Something was written in this slice that is due then: have it known before it is committed."""
@@ -184,4 +184,4 @@ def when_started(actor: Actor) -> None:
         if database.exists and (database.has(CALLS) or database.has(FIBERS)):
             actor.of(Agenda).woke()
     except SapwoodError:
-        log.exception("nobody could see what %s has to do", actor.address, extra={"address": str(actor.address)})
+        log.exception("cannot read the due work address=%s", actor.address, extra={"address": str(actor.address)})

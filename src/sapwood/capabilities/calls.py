@@ -146,8 +146,8 @@ class StoredCalls:
         if inspect.iscoroutine(method):
             method.close()
             raise UsageError(
-                f"{what} expects a method, got the result of {method.__qualname__}(). Pass the method without parentheses, "
-                "followed by its arguments."
+                f"{what} expects a method, got the result of {method.__qualname__}(). Pass the method without "
+                "parentheses, followed by its arguments."
             )
         if isinstance(method, str):
             raise UsageError(
@@ -157,8 +157,8 @@ class StoredCalls:
         if getattr(method, "__self__", None) is not agent:
             name = getattr(method, "__qualname__", repr(method))
             raise UsageError(
-                f"{what} expects a method of this agent, such as self.remind, got {name}. The method is stored by name, so "
-                "a function or a method of another agent cannot be used."
+                f"{what} expects a method of this agent, such as self.remind, got {name}. The method is stored by "
+                "name, so a function or a method of another agent cannot be used."
             )
         found = self._actor.kind.own(method.__name__)
         if found.streams:
@@ -339,14 +339,14 @@ class StoredCalls:
             method = actor.kind.own(row.method)
             args, kwargs = method.signature.unpack(row.arguments)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
-            return self._give_up(row, SignatureChanged(f"What was stored no longer fits the program: {error}"))
+            return self._give_up(row, SignatureChanged(f"The stored call no longer matches the program: {error}"))
         try:
             if not row.is_once:
                 row.when()
         except UsageError as error:
             return self._put_off(row, error)
         if row.died > MOST_DEATHS:
-            error = GaveUp(f"The process ended {MOST_DEATHS} times while {row.method}() ran.")
+            error = GaveUp(f"The process crashed {MOST_DEATHS} times during {row.method}().")
             return self._give_up(row._replace(failed=row.failed + MOST_DEATHS), error)
         actor.check_live()
         try:
@@ -542,7 +542,9 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         what = "scheduled call" if queue is None else "queued call"
         stored.counts[f"{what}s"] += 1
         if (wrong := stored.wrong_with(method, arguments)) is not None:
-            yield stored.misfit(what, wrong, f"{KEEP} Else it becomes a dead letter when it is due.", number=number)
+            yield stored.misfit(
+                what, wrong, f"{KEEP} Otherwise the call becomes a dead letter when it is due.", number=number
+            )
         elif (wrong := _wrong_time(wish, retry)) is not None:
             yield stored.misfit(what, f"{method}(): {wrong}", NOT_CALLED, number=number)
     for number, method, arguments, code in stored.file.rows(
@@ -551,7 +553,9 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         stored.counts["dead letters"] += 1
         wrong = stored.wrong_with(method, arguments)
         if wrong is not None and code != SignatureChanged.code:  # of those it is known
-            yield stored.misfit("dead letter", wrong, f"{KEEP} Or delete it: it could not be replayed.", number=number)
+            yield stored.misfit(
+                "dead letter", wrong, f"{KEEP} Or delete the dead letter: it cannot be replayed.", number=number
+            )
 
 
 @functools.lru_cache(maxsize=1000)  # most are like those of the agent before
@@ -563,12 +567,12 @@ def _wrong_time(wish: str | None, retry: str) -> str | None:
     except UsageError as error:
         return str(error)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        return f"When it is to be called is damaged: {error}."
+        return f"The stored schedule is damaged: {error}."
     return None
 
 
-NOT_CALLED = "Mend this machine, or cancel it. Until then it is not called."
-KEEP = "Keep a method of this name that takes what is stored."
+NOT_CALLED = "Repair this machine, or cancel the call. Until then it is not called."
+KEEP = "Keep a method of this name that accepts the stored arguments."
 
 
 shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode

@@ -43,7 +43,7 @@ def on_child_state(cls: type, /) -> Callable[[M], M]:
     def mark(method: M) -> M:
         if not inspect.iscoroutinefunction(method) or len(inspect.signature(method).parameters) != 3:
             name = method.__name__
-            raise UsageError(f"{name} must take a child and its state. Write `async def {name}(self, child, state)`.")
+            raise UsageError(f"{name} must be `async def {name}(self, child, state)`.")
         setattr(method, MARK, (*getattr(method, MARK, ()), cls))
         return method
 

@@ -140,24 +140,23 @@ class Children:
         return row
 
     def _register(self, kind: AgentClass, name: str) -> Row:
-        self._actor.database.refuse_in_block("Making a sub-agent")
+        self._actor.database.refuse_in_block("Creating a sub-agent")
         actor, limits = self._actor, self._actor.limits
         depth = len(actor.address.segments)
         if depth > limits.depth:
-            raise self._over("depth", f"would be {depth} levels below its root", limits.depth)
+            raise self._over("depth", f"it would be {depth} levels below its root", limits.depth)
         count = actor.registry.count()
         if count >= limits.children:
-            raise self._over("children", f"has {count} sub-agents", limits.children)
+            raise self._over("children", f"it has {count} sub-agents", limits.children)
         if self._descendants(count) >= limits.descendants and self._descendants_exactly() >= limits.descendants:
-            raise self._over("descendants", "belongs to a tree that is full", limits.descendants)
+            raise self._over("descendants", "its tree is full", limits.descendants)
         row = actor.registry.add(kind.type, name, trace=None)
         self._account()
         return row
 
     def _over(self, limit: str, what: str, allowed: int) -> OverLimit:
         return OverLimit(
-            f"{self._actor.address} cannot make another sub-agent: it {what}, and Limits({limit}={allowed}) allow "
-            "no more.",
+            f"{self._actor.address} cannot create a sub-agent: {what}, and the limit is Limits({limit}={allowed}).",
             path=self._actor.address.segments,
             limit=limit,
         )
@@ -259,7 +258,7 @@ class Children:
         except SapwoodError as error:
             # No tombstone: it lives on, but in its next incarnation.
             if child.dropped is None:
-                tree.drop(child, Unavailable(f"{child.address} was not deleted, and restarts: {error}"))
+                tree.drop(child, Unavailable(f"{child.address} could not be deleted and restarts: {error}"))
             raise
 
     def has(self, cls: type | str, name: str) -> bool:

@@ -136,7 +136,7 @@ class Connection:
 
     @property
     def state(self) -> Any:
-        """The value that `set_state` stored; `None` at first. It lasts as long as the socket, even if the agent sleeps."""
+        """The value that `set_state` stored; `None` at first. It lasts until the socket closes, also during sleep."""
         if not self._read:
             self._state = msgspec.json.decode(self._socket.note) if self._socket.note else None
             self._read = True
@@ -323,7 +323,7 @@ class Connections:
         call = Call(actor, frame.method, None)
         call.client = self.of(socket)
         if found.method.streams and len(self._streams.get(socket, ())) >= STREAMS:
-            self._outbox.put(socket, frames.error(frame.id, f"A client may read {STREAMS} streams at once."))
+            self._outbox.put(socket, frames.error(frame.id, f"A client may have at most {STREAMS} open streams."))
             return None
         if found.method.streams:
             under_way = self._stream(call, socket, frame, found.method.function(*arguments))

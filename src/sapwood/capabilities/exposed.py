@@ -29,10 +29,10 @@ class Exposed:
         most = len(self._positional)
         name = self.method.full_name
         if self._needs_names:
-            raise InvalidArguments(f"{name}() has arguments that can only be given by name; clients cannot call it.")
+            raise InvalidArguments(f"{name}() has keyword-only arguments, so clients cannot call it.")
         if len(raw) < self._required or (len(raw) > most and self._rest is None):
             wanted = f"{self._required} to {most}" if self._required != most else str(most)
-            raise InvalidArguments(f"{name}() takes {wanted} arguments, and was given {len(raw)}.")
+            raise InvalidArguments(f"{name}() expects {wanted} arguments, got {len(raw)}.")
         return [
             self._argument(self._positional[at].name if at < most else self._rest_name(), value)
             for at, value in enumerate(raw)
@@ -45,10 +45,10 @@ class Exposed:
     def _argument(self, name: str, raw: msgspec.Raw) -> Any:
         try:
             if is_deep(bytes(raw)):
-                raise InvalidArguments(f"{self.method.full_name}() argument {name!r} does not fit: {TOO_DEEP}")
+                raise InvalidArguments(f"{self.method.full_name}() argument {name!r} is invalid: {TOO_DEEP}")
             return self._decoder(name).decode(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            text = f"{self.method.full_name}() argument {name!r} does not fit: {error}."
+            text = f"{self.method.full_name}() argument {name!r} is invalid: {error}."
             raise InvalidArguments(text) from None
 
     @functools.cache  # noqa: B019 - as many as the class has parameters, and it lives as long as the class
@@ -68,7 +68,7 @@ class JsonResult:
         except TypeError as error:
             raise NotCopyable(f"Result is not JSON-serializable: {error}") from None
         if len(text) > limit:
-            raise OverLimit(f"The result has {len(text)} bytes; {limit} may leave at once.", limit="payload_bytes")
+            raise OverLimit(f"The result must have at most {limit} bytes, got {len(text)}.", limit="payload_bytes")
         return text
 
 

@@ -30,7 +30,7 @@ class Family:
         self._actor.check_use()
         parent = self._actor.parent
         if parent is None:
-            raise UsageError(f"{self._actor.address} is a root; it has no parent.")
+            raise UsageError(f"{self._actor.address} is a root and has no parent.")
         return self._stub_of(parent, cls, "parent")
 
     async def ancestor(self, cls: type) -> Stub:
@@ -39,8 +39,10 @@ class Family:
         while above is not None and not _is(above, cls):
             above = above.parent
         if above is None:
-            path = " → ".join(step.type for step in self._actor.address.segments[:-1]) or "nobody"
-            raise UsageError(f"{self._actor.address} has no ancestor of class {known(cls).type}; above it: {path}.")
+            path = " → ".join(step.type for step in self._actor.address.segments[:-1]) or "none"
+            raise UsageError(
+                f"{self._actor.address} has no ancestor of class {known(cls).type}. Its ancestors are {path}."
+            )
         return self._node.stub_of(above)
 
     async def root(self, cls: type) -> Stub:

@@ -256,6 +256,6 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         stored.counts["fibers"] += 1
         wrong = None if method is None else stored.wrong_with(method, arguments or NO_ARGUMENTS)
         if wrong is not None:
-            yield stored.misfit("fiber", wrong, f"{KEEP} Else it fails when it is resumed.", id=key)
+            yield stored.misfit("fiber", wrong, f"{KEEP} Otherwise the fiber fails when it is resumed.", id=key)
         elif checkpoint is not None and not is_msgpack(checkpoint):
             yield stored.misfit("fiber", "Its checkpoint is damaged.", RESTORE, number=number)

@@ -153,7 +153,7 @@ class Fibers:
         """Start a method as a fiber of its own; return the one there is if one was started under this key."""
         self._actor.check_use()
         if not is_a(key, str) or not key:
-            raise UsageError(f"start_fiber({key!r}, …): the key is a text; who starts it twice gets the first.")
+            raise UsageError(f"start_fiber({key!r}, …): the key must be a non-empty string.")
         method = self._calls.method_of(function, "start_fiber()")
         found = self._rows.named(key)
         if found is not None:
@@ -265,7 +265,7 @@ class Fibers:
             raise
         except SapwoodError:
             if not self._actor.detached:
-                log.exception("a fiber could not be ended: %s %s", self._actor.address, row.name)
+                log.exception("cannot end a fiber address=%s fiber=%s", self._actor.address, row.name)
                 self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             self._ended(row.number, call, again)
@@ -277,7 +277,7 @@ class Fibers:
             method = actor.kind.own(row.method or "")
             args, kwargs = method.signature.unpack(row.arguments or NO_ARGUMENTS)
         except (NoSuchMethod, InvalidArguments, UsageError) as error:
-            changed = SignatureChanged(f"What was stored no longer fits the program: {error}")
+            changed = SignatureChanged(f"The stored call no longer matches the program: {error}")
             self._tell_failed(row, changed)
             self._end(row, "failed", error=changed)
             return None
@@ -310,7 +310,7 @@ class Fibers:
             await until_free(self._db)
             actor.check_live()
             log.warning(
-                "the fiber %s of %s failed: %s",
+                "fiber failed fiber=%s address=%s: %s",
                 row.name,
                 actor.address,
                 describe(error),
@@ -372,7 +372,7 @@ class Fibers:
             raise
         except SapwoodError:
             if not self._actor.detached:
-                log.exception("a fiber could not be recovered: %s %s", self._actor.address, row.name)
+                log.exception("cannot recover a fiber address=%s fiber=%s", self._actor.address, row.name)
                 self._actor.host.alarms.look_again(self._actor.address.root)
         finally:
             if not goes_on:
@@ -384,10 +384,10 @@ class Fibers:
         """Note that a fiber is being recovered, and when to try again if that ends the process; None: given up."""
         deaths = row.recoveries - row.failures
         if row.recoveries >= MOST_RECOVERIES or deaths >= MOST_DEATHS:
-            what = f"the process ended {deaths} times" if deaths >= MOST_DEATHS else f"last: {row.error}"
-            given_up = GaveUp(f"It was recovered {row.recoveries} times without progress; {what}.")
+            what = f"the process crashed {deaths} times" if deaths >= MOST_DEATHS else f"last error: {row.error}"
+            given_up = GaveUp(f"The fiber was recovered {row.recoveries} times without progress; {what}.")
             log.error(
-                "the fiber %s of %s is given up: %s",
+                "fiber failed, no more recoveries fiber=%s address=%s: %s",
                 row.name,
                 self._actor.address,
                 given_up,
@@ -421,9 +421,9 @@ class Fibers:
                 raise
             await until_free(self._db)
             actor.check_live()
-            text = "on_fiber_recovered took too long" if limit.expired() else describe(error)
+            text = "on_fiber_recovered exceeded recovery_timeout" if limit.expired() else describe(error)
             log.warning(
-                "on_fiber_recovered of %s failed for the fiber %s; it is tried again: %s",
+                "on_fiber_recovered failed, will retry address=%s fiber=%s: %s",
                 actor.address,
                 row.name,
                 text,
@@ -469,7 +469,7 @@ class Fibers:
 
     def _tell_failed(self, row: Row, error: BaseException) -> None:
         log.error(
-            "the fiber %s of %s failed: %s",
+            "fiber failed fiber=%s address=%s: %s",
             row.name,
             self._actor.address,
             error,
@@ -508,7 +508,7 @@ class Fibers:
         self._actor.check_use()
         row = self._rows.get(self._current("self.fiber")[1])
         if row is None:
-            raise UsageError("This fiber was deleted while it ran.")
+            raise UsageError("This fiber was deleted while it was running.")
         return self._rows.shown(row)
 
     def _current(self, what: str) -> tuple[Work, int]:
@@ -520,7 +520,7 @@ class Fibers:
             and call.work.fiber is not None
         ):
             return call.work, call.work.fiber
-        raise UsageError(f"{what} belongs into a fiber. Start one with start_fiber() or fibers.run().")
+        raise UsageError(f"{what} must be called in a fiber. Start one with start_fiber() or fibers.run().")
 
     def get(self, fiber: str) -> Fiber | None:
         """Return a fiber by its key or its id."""
@@ -535,7 +535,7 @@ class Fibers:
 
     def cancel(self, fiber: str) -> bool:
         """Cancel a fiber that is not over; return whether there was one."""
-        return self._settle(fiber, "cancelled", None, FiberFailed("It was cancelled."))
+        return self._settle(fiber, "cancelled", None, FiberFailed("The fiber was cancelled."))
 
     def resolve(self, fiber: str, result: object) -> bool:
         """Have a fiber be completed with this result, whatever it was about to do; return whether there was one."""

@@ -58,9 +58,9 @@ class Form:
         """Return a stored state, upgraded if it is an older one; `Unfit` if it cannot be read."""
         if version > self.version:
             raise Unfit(
-                f"was written by a newer version of the program: it has state_version {version}, and the class has "
+                f"was written by a newer version of the program: it has state_version {version}, but the class has "
                 f"{self.version}.",
-                "Run the newer program again.",
+                "Run the newer version again.",
             )
         try:
             if version == self.version:
@@ -85,7 +85,7 @@ class Form:
     def _class_changed(self, what: str) -> Unfit:
         return Unfit(
             f"{what.removesuffix('.')}.",
-            f"The class changed without a new state_version: raise it to {self.version + 1} and write "
+            f"The class changed without a new state_version: increase it to {self.version + 1} and write "
             "upgrade_state(), or change the class back.",
         )
 
@@ -99,13 +99,13 @@ class Form:
         return min(lost, key=lambda place: (len(place), place), default=None)
 
     def _upgraded(self, value: Any, version: int) -> Any:
-        what = f"was written by version {version}, and what upgrade_state() makes of it"
+        what = f"has state_version {version}, and the result of upgrade_state()"
         try:
             return self.decode(to_json(value))
         except TypeError as error:
             raise Unfit(f"{what} cannot be stored: {error}", "Correct upgrade_state().") from error
         except msgspec.ValidationError as error:
-            why = f"{what} does not fit version {self.version}: {error}."
+            why = f"{what} does not match version {self.version}: {error}."
             raise Unfit(why, "Correct upgrade_state().") from error
 
 
@@ -168,8 +168,8 @@ class State:
             value = self._form.decode(text)
         except msgspec.ValidationError as error:
             raise InvalidArguments(
-                f"{what} cannot be the state of {self._actor.address}, which is a {self._form.name}: {error}. The "
-                "class has input_as_state = True: its input has to fit its state."
+                f"{what} must match the state of {self._actor.address}, a {self._form.name}: {error}. The class "
+                "has input_as_state = True, so the input of its first run becomes its state."
             ) from None
         self.set(value)
 
@@ -193,7 +193,7 @@ class State:
     def _announced(self, told: Future[Any]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             who = self._actor.address
-            log.warning("on_state_changed of %s failed: %s", who, describe(error), exc_info=mistake(error))
+            log.warning("on_state_changed failed address=%s: %s", who, describe(error), exc_info=mistake(error))
 
     def _store(self, text: bytes, copy: Any) -> None:
         database = self._actor.database
@@ -232,8 +232,8 @@ class State:
         if self._value is not UNREAD and self._encode(self._value) != self._written:
             self._value = UNREAD
             raise UsageError(
-                f"The state of {self._actor.address} was changed in place. Nobody is told of that and nothing is "
-                "stored: make a new value and pass it to set_state()."
+                f"The state of {self._actor.address} was changed in place. Such a change is not stored or sent to "
+                "clients. Pass a new value to set_state()."
             )
 
     def _encode(self, value: Any) -> bytes:
@@ -249,8 +249,8 @@ class State:
             return text, self._form.decode(text)
         except msgspec.ValidationError as error:
             raise UsageError(
-                f"{value!r} cannot be the state of {self._actor.address}, which is a {self._form.name}: {error}. "
-                "Look at initial_state and set_state()."
+                f"The state of {self._actor.address} must be a {self._form.name}, got {value!r}: {error}. "
+                "Check initial_state and the calls of set_state()."
             ) from None
 
 
@@ -270,7 +270,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
         except Unfit as unfit:
             yield stored.misfit("state", f"It {unfit.why}", unfit.remedy)
         except Exception as error:  # noqa: BLE001 - whatever upgrade_state() raises
-            why = f"It was written by version {version}, and upgrade_state() raised {describe(error)}."
+            why = f"It has state_version {version}, and upgrade_state() raised {describe(error)}."
             yield stored.misfit("state", why, "Correct upgrade_state().")
 
 
@@ -280,7 +280,7 @@ def _tried_upgrade(stored: Stored) -> Callable[[Any, int], Any]:
 
         def missing(old: Any, version: int) -> Any:
             now = getattr(stored.kind.cls, "state_version", 1)
-            why = f"was written by version {version}, and the class is at version {now}."
+            why = f"has state_version {version}, but the class has {now}."
             raise Unfit(why, "Write upgrade_state(old, version).")
 
         return missing

@@ -271,7 +271,9 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
     for work, name, result in stored.file.rows("SELECT work, name, result FROM sapwood_steps"):
         stored.counts["steps"] += 1
         if not is_msgpack(result):
-            yield stored.misfit("step", f"What {name!r} of {work} returned is damaged.", RESTORE, id=f"{work}, {name}")
+            yield stored.misfit(
+                "step", f"The stored result of step {name!r} of {work} is damaged.", RESTORE, id=f"{work}, {name}"
+            )
 
 
 def is_msgpack(stored: bytes) -> bool:

@@ -66,7 +66,7 @@ class Accepting:
         queued = self._turns.queued()
         busy = self._turns.running() is not None or not all(map(_is_notice, queued))
         if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
-            raise Refused(f"Too many turns are queued: {len(queued)}. Send the message again once some are answered.")
+            raise Refused(f"Too many queued turns: {len(queued)}. Send the message again when some of them have ended.")
         for message in messages:
             check(message)
         new = self._new(messages, changed=not regenerate)

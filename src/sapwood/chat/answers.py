@@ -126,7 +126,7 @@ class Answers:
 
         row = self._turns.last()
         if row is None or row.is_open:
-            raise Refused("There is no turn to go on with.")
+            raise Refused("There is no turn to continue.")
         history = self._transcript.history()
         if history and history[-1].kind == "response":
             self._transcript.add(row.message, ModelRequest(parts=[UserPromptPart(GO_ON)]))

@@ -162,7 +162,7 @@ class Asking:
         await self.counted()
         self._interrupts.going_on(row.number)
         log.warning(
-            "the model of %s was silent for %s s, and is asked again",
+            "model request stalled, retrying address=%s stall_timeout=%s",
             self._actor.address,
             self._agent.stall_timeout,
             extra={"address": str(self._actor.address)},
@@ -241,7 +241,7 @@ class Asking:
                 wait = retry_after(error, PROVIDER.wait(failed))
                 if wait is None or self.said or failed == PROVIDER.max_attempts:
                     raise
-                log.info("a provider could not answer now, and is asked again in %.1f s: %s", wait.seconds, error)
+                log.info("model provider unavailable, retrying in %.1f s: %s", wait.seconds, error)
             if wait.for_all:
                 limiter.close_for(wait.seconds)
             else:

@@ -45,7 +45,10 @@ class Companions:
         declared = [one for one in actor.agent.tools if isinstance(one, PersistentAgent)]
         self._kinds = {one.name: one for one in declared}
         if min(len(self._kinds), len({one.cls for one in declared})) < len(declared):
-            raise UsageError(f"{type(actor.agent).__name__} declares a kind of persistent children twice.")
+            raise UsageError(
+                f"{type(actor.agent).__name__} has two persistent_agent(…) tools with the same name or class. "
+                "Remove one of them."
+            )
 
     def tools(self) -> list[Any]:
         """Return the tools for the children that the agent declares; none if it declares none."""
@@ -95,14 +98,16 @@ class Companions:
         """
         kind, call = self._kinds.get(agent), _call()
         if kind is None:
-            raise _refusal("unknown_agent", f"There is no kind of agent {agent!r}: {', '.join(self._kinds)}.")
+            raise _refusal("unknown_agent", f"Unknown kind of agent {agent!r}. Kinds: {', '.join(self._kinds)}.")
         try:
             checked_name(name)
         except (SapwoodError, UsageError) as error:
             raise _refusal("invalid_name", str(error)) from None
         runs = self._runs.registry.of_child(name)
         if runs and not _is_by(runs[0], call) and self._is_known(runs[-1]):
-            raise _refusal("name_taken", f"There is, or was, a child {name!r}. Choose another name.")
+            raise _refusal(
+                "name_taken", f"The name {name!r} is taken by a current or former child. Choose another name."
+            )
         row = self._give(kind, name, message, call, waits=kind.blocks)
         if kind.blocks:
             raise _deferred()
@@ -122,12 +127,14 @@ class Companions:
         given = next((one for one in self._runs.registry.of_child(name) if _is_by(one, call)), None)
         if given is None:
             if row.cancelled == TERMINATED:
-                raise _refusal("terminated", f"The child {name!r} was terminated. Spawn another one.")
+                raise _refusal("terminated", f"The child {name!r} was terminated. Spawn a new one.")
             steered = await self._steer(row, kind, f"{call.work}:{call.id}", message)
             if steered == "joined":
                 return {"name": name, "status": "running", "delivered": "joined"}
             if steered == "deaf":
-                raise _refusal("busy", f"The child {name!r} cannot be told anything while it is at work. Wait for it.")
+                raise _refusal(
+                    "busy", f"The child {name!r} is busy and accepts no messages now. Wait until it has finished."
+                )
         given = self._give(kind, name, message, call, waits=False)
         return {**await self._begun(kind, given), "delivered": "task"}
 
@@ -171,7 +178,9 @@ class Companions:
         """
         row, kind = self._child(name)
         if not kind.blocks:
-            raise _refusal("not_blocking", f"The child {name!r} works beside you. Go on; ask for its status later.")
+            raise _refusal(
+                "not_blocking", f"The child {name!r} works in the background. Continue, and ask for its status later."
+            )
         if row.is_open:
             self._runs.adopt(row.id, _call().work)
             raise _deferred()

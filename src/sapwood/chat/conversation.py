@@ -62,7 +62,7 @@ class Conversation:
         while call is not None:
             if call.actor is self._actor and call.method.startswith("fiber turn "):
                 raise UsageError(
-                    "A turn cannot wait for the one after it. Queue or schedule the method that says more."
+                    "A turn cannot wait for a later turn. Enqueue or schedule a method that sends the message."
                 )
             call = call.caller
 

@@ -74,7 +74,7 @@ class Delegating:
         try:
             given = tool.given(msgspec.json.decode(arguments))
         except (ValueError, msgspec.DecodeError) as error:
-            self._turns.answer_call(id, "failed", f"The arguments do not fit: {error}", go_on=True)
+            self._turns.answer_call(id, "failed", f"The arguments are invalid: {error}", go_on=True)
             return None
         wish = Wish(tool_call=id, place=place, timeout=tool.timeout, display=tool.display, work=row.id)
         wish.client_tools = row.tools() if tool.client_tools else []
@@ -97,7 +97,7 @@ class Delegating:
                 failure = {
                     "ok": False,
                     "status": "failed",
-                    "error": f"Its output does not fit: {error}",
+                    "error": f"The output of the agent is invalid: {error}",
                     "retryable": False,
                 }
         self._turns.answer_call(id, "failed", msgspec.json.encode(failure).decode(), go_on=True)

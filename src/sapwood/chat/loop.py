@@ -352,7 +352,7 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                 result = msgspec.json.encode(json_of(value)).decode()
             except ValueError as error:
                 turn.tool_raised(name, error)
-                told = f"{name} ran, but what it returned does not fit into JSON: {error}"
+                told = f"{name} ran, but its result is not a JSON value: {error}"
                 await journal.ended(id, error=told)
                 raise ToolFailed(told) from error
             await journal.ended(id, result=result)
@@ -411,7 +411,7 @@ def _check_end(response: ModelResponse) -> None:
     # never say why they stop. An answer that does not even say what it has used was cut.
     says = "finish_reason" in (response.provider_details or {}) or response.finish_reason != "stop"
     if response.finish_reason is None or not (says or response.usage.output_tokens):
-        raise ModelConnectionError(response.model_name or "", "The answer ended before its end.", phase="read")
+        raise ModelConnectionError(response.model_name or "", "The model's response ended early.", phase="read")
 
 
 def in_words(error: BaseException, *, said: bool) -> str | None:
@@ -420,21 +420,21 @@ def in_words(error: BaseException, *, said: bool) -> str | None:
 
     if isinstance(error, theirs.FallbackExceptionGroup):
         last = in_words(error.exceptions[-1], said=said)
-        return "None of the models could answer." + (f" The last one: {last}" if last is not None else "")
+        return "No model could answer." + (f" The last error: {last}" if last is not None else "")
     sentences: dict[type[BaseException], str] = {
         theirs.ModelTimeoutError: "The model did not answer in time.",
-        theirs.ModelConnectionError: "The connection to the model broke off in the middle of its answer."
+        theirs.ModelConnectionError: "The connection to the model was lost during its answer."
         if said
         else "The model could not be reached.",
-        theirs.ModelRateLimitError: "The model is asked too much at the moment. Try again later.",
-        theirs.ModelQuotaExceededError: "The account with the model's provider is used up.",
-        theirs.ModelOverloadedError: "The model is overloaded at the moment. Try again later.",
-        theirs.ModelUnavailableError: "The model is not available at the moment. Try again later.",
-        theirs.ModelServerError: "The model's provider has failed. Try again later.",
-        theirs.ModelContextWindowExceededError: "The conversation has become too long for the model.",
-        theirs.ModelAuthenticationError: "The model's provider does not accept our key.",
+        theirs.ModelRateLimitError: "The rate limit of the model was reached. Try again later.",
+        theirs.ModelQuotaExceededError: "The quota of the account with the model's provider is exhausted.",
+        theirs.ModelOverloadedError: "The model is overloaded. Try again later.",
+        theirs.ModelUnavailableError: "The model is not available now. Try again later.",
+        theirs.ModelServerError: "The model's provider failed. Try again later.",
+        theirs.ModelContextWindowExceededError: "The conversation is too long for the model.",
+        theirs.ModelAuthenticationError: "The model's provider rejected the API key.",
         theirs.ModelNotFoundError: "The model's provider does not know this model.",
-        theirs.ModelRequestRejectedError: "The model's provider does not accept the request.",
+        theirs.ModelRequestRejectedError: "The model's provider rejected the request.",
     }
     return next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), None)
 

@@ -29,7 +29,7 @@ def check_class(cls: Any) -> None:
     try:
         check_model(model)
     except ModelUnusable as error:
-        raise UsageError(f"{name}.model is {model!r}, which cannot be used. {error}") from None
+        raise UsageError(f"{name}.model cannot be used, got {model!r}: {error}") from None
 
 
 def check_model(model: Any) -> None:

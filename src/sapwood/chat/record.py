@@ -48,13 +48,15 @@ class Record:
         """Return a turn as it is stored."""
         row = self.turns.of(number)
         if row is None:
-            raise Refused("The turn was cleared away.")
+            raise Refused("The turn was cleared.")
         return row
 
     def check_answer(self, row: Row, text: str) -> None:
         """Raise if a turn that does a run would end without an answer: its caller would take nothing for one."""
         if row.run is not None and not text.strip():
-            raise NoAnswer(f"{type(self._agent).__name__} ended without an answer: its last message has no text.")
+            raise NoAnswer(
+                f"{type(self._agent).__name__} ended without an answer: the last message of the model has no text."
+            )
 
     def text(self) -> str:
         """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""

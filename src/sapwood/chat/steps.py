@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MODEL_UNUSABLE = "The model of this assistant is not set up. Its operator finds the reason in the log."
+MODEL_UNUSABLE = "The model of this assistant is not configured. The operator finds the reason in the log."
 FILES_LEFT_OUT = "The model could not read a file of this conversation. The file is left out of the following turns."
 
 
@@ -94,7 +94,9 @@ class Steps:
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
-            log.info("%s goes on with the turn %s, which was interrupted", address, row.id, extra={"address": address})
+            log.info(
+                "turn resumed after an interruption address=%s turn=%s", address, row.id, extra={"address": address}
+            )
 
     async def begin(self, number: int) -> str:
         """Begin a turn, or go on with it; return how it stands: `running`, or `completed` and not yet finished."""
@@ -171,7 +173,7 @@ class Steps:
             return "cancelled"
         words, reference = self._in_words(error)
         log.warning(
-            "a turn of %s failed, reference=%s: %s",
+            "turn failed address=%s reference=%s: %s",
             self._actor.address,
             reference,
             describe(error),
@@ -263,7 +265,7 @@ class Steps:
             return text
         address = str(self._actor.address)
         log.warning(
-            "the tool %s of %s failed, reference=%s: %s",
+            "tool failed tool=%s address=%s reference=%s: %s",
             name,
             address,
             reference,
@@ -277,7 +279,7 @@ class Steps:
         """Ask the model once."""
         step = row.steps + 1
         if step > self._agent.max_steps:
-            raise Refused(f"The turn has asked the model {row.steps} times, and may not ask again (max_steps).")
+            raise Refused(f"The turn has reached max_steps: {row.steps} model requests.")
         self._stream.forget_from(step)
         self._stream.begin_step(step)
         with self._interrupts.own_code(row.number):
@@ -386,7 +388,7 @@ class Steps:
         if (retried or is_silent) and row.retries >= self._agent.max_retries:
             if is_silent:
                 self._record.check_answer(row, "")
-            raise Refused(f"The model made the same mistake {row.retries + 1} times (max_retries).")
+            raise Refused(f"The model returned an invalid answer {row.retries + 1} times in a row (max_retries).")
         self._turns.set(row.number, retries=row.retries + 1 if retried or is_silent else 0)
 
     def _progressed(self) -> None:

@@ -25,7 +25,7 @@ from sapwood.wire import chat as wire
 
 SEGMENT = 256
 """Chunks after which they are stored at once."""
-BEGUN_AGAIN = "The model fell silent, and is asked again. The answer will be among the messages."
+BEGUN_AGAIN = "The model stopped responding and is asked again. The answer will be among the messages."
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
 ASKED_FOR = 1.0

@@ -114,7 +114,7 @@ class Talk:
                 return
             self._accept(_read(init.body), frame.id, socket)
         except msgspec.ValidationError as error:
-            told = f"The request cannot be read: {error}"
+            told = f"The request is invalid: {error}"
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=told, error=True))
         except Refused as error:
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))

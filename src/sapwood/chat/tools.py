@@ -25,14 +25,14 @@ MARK = "_sapwood_tool"
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """How a tool is to be used."""
+    """The options of a tool."""
 
     name: str | None = None
     requires_approval: bool = False
     approvers: Approvers | None = None
     """Who may approve a call; `None` means that it does not say."""
     idempotent: bool = False
-    """Whether it may be called again when nobody knows whether it was: the process died meanwhile."""
+    """Whether a call may be repeated if the process crashed during it."""
     timeout: float | None = None
 
 
@@ -152,7 +152,7 @@ class Toolbox:
         return None if options is None else options.approvers
 
     def is_idempotent(self, name: str) -> bool:
-        """Return whether a tool may be called again when nobody knows whether it was."""
+        """Return whether a call of a tool may be repeated if the process crashed during it."""
         options = self._options.get(name)
         return name in self.companions or (options is not None and options.idempotent)
 
@@ -210,9 +210,10 @@ def check_approvers(cls: type) -> None:
     for name, options in _options_of_class(cls):
         if options.requires_approval and options.approvers is None:
             raise UsageError(
-                f"The tool {name!r} of {cls.__name__} requires approval but has no `approvers`, and the app authenticates "
-                f'its users. Write @tool(requires_approval=True, approvers="manager") for users with this role in '
-                f'claims["roles"], approvers=function for your own rule, or approvers=ANY_CLIENT to let every client '
+                f"The tool {name!r} of {cls.__name__} requires approval but has no `approvers`, and the app "
+                "authenticates its users. "
+                'Write @tool(requires_approval=True, approvers="manager") for users with this role in '
+                'claims["roles"], approvers=function for your own rule, or approvers=ANY_CLIENT to let every client '
                 f"of the conversation approve. Or write {cls.__name__}.may_answer()."
             )
 

@@ -35,7 +35,7 @@ class Decoder:
         try:
             return self._decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidResult(f"{self._what} does not fit: {error}.") from None
+            raise InvalidResult(f"{self._what} does not match its type: {error}.") from None
         except NotImplementedError:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be read from JSON.") from None
 
@@ -63,7 +63,7 @@ class RemoteMethod:
             only = [name for name in named if not self._has_place(name)]
             if only:
                 raise InvalidArguments(
-                    f"{self.full_name}() takes {only[0]!r} only by name, and clients give arguments by position."
+                    f"{self.full_name}() has the keyword-only argument {only[0]!r}, but clients pass arguments by position."
                 )
             bound.apply_defaults()
         return encode(bound.args, f"An argument of {self.full_name}()")

@@ -78,18 +78,17 @@ async def connect(
     delay: Callable[[int], float] = backoff,
     options: Mapping[str, Any] = {},
 ) -> AsyncGenerator[RemoteAgent[Any], None]:
-    """Connect to an agent on a server for the length of a ``with`` block; with `sub`, to a descendant of that root.
+    """Connect to an agent on a server for an ``async with`` block; with `sub`, to a descendant of that root.
 
-    `url` is where the app is served, such as ``http://127.0.0.1:8000``. A `token`, or what a
-    function given for it returns at every connect, is sent as ``Authorization: Bearer``;
-    `query` and `headers` are sent as they are. `timeout` is for connecting and for each
-    call that does not stream; None waits for ever.
+    `url` is the URL of the app, such as ``http://127.0.0.1:8000``. `token` is sent as ``Authorization: Bearer``. It is
+    a string, or a function that is called for each connection. `query` and `headers` are sent as they are. `timeout`
+    applies to connecting and to each call that does not stream, in seconds. `None` means no timeout.
 
-    A lost connection is opened again after `delay(n)` seconds, n counting the attempts.
-    `prefix` is that of the app's settings. `options` go to the `websockets` library: `ssl`,
-    `proxy` and others.
+    After a lost connection, the client reconnects after `delay(n)` seconds; n is the number of the attempt. `prefix`
+    is that of the app's settings. `options` are passed to the `websockets` library: `ssl`, `proxy` and others.
 
-    Raises `NotFound` or `Refused` if the server says no, `Unavailable` if it cannot be reached in time.
+    Raises `NotFound` or `Refused` if the server refuses the connection, and `Unavailable` if it cannot be reached in
+    time.
     """
     path = [(known(cls), name), *((known(child), child_name) for child, child_name in sub)]
     address = Address.root_of(path[0][0].type, name)
@@ -116,7 +115,7 @@ async def connect(
             async with asyncio.timeout(timeout):
                 await link.ready()
         except TimeoutError:
-            raise Unavailable(f"{address} on {url} was not reached in {timeout} s: {link.problem}") from None
+            raise Unavailable(f"{address} on {url} could not be reached within {timeout} s: {link.problem}") from None
         yield RemoteAgent(talk, methods)
     finally:
         await link.close()
@@ -126,7 +125,7 @@ def uri_of(url: str, path: str, query: Mapping[str, str]) -> str:
     """Return where the socket of an agent is."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment:
-        raise UsageError(f"{url!r} is not where an app is served. Write it as 'https://example.com'.")
+        raise UsageError(f"url={url!r}: expected the URL of an app, such as 'https://example.com'.")
     return urlunsplit((SCHEMES[parts.scheme], parts.netloc, parts.path.rstrip("/") + path, urlencode(query), ""))
 
 

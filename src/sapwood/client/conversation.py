@@ -25,7 +25,7 @@ from sapwood.wire import hearing
 log = logging.getLogger(__name__)
 
 KEPT_MESSAGES = 1000
-"""Messages that wait for whoever reads them; then the oldest are dropped."""
+"""Maximum number of unread messages. Above it, the oldest are dropped."""
 
 
 class Conversation:
@@ -83,7 +83,7 @@ class Conversation:
             case hearing.Greeted():
                 self.link.greeted()
             case hearing.StateRefused():
-                log.warning("%s refused a state: %s", self.address, frame.error)
+                log.warning("state refused address=%s: %s", self.address, frame.error)
 
     def lost(self, error: SapwoodError) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -127,7 +127,7 @@ class Conversation:
         if len(self._messages) >= KEPT_MESSAGES:
             self._messages.popleft()
             if not self._dropped:
-                log.warning("nobody reads the messages of %s; the oldest are dropped", self.address)
+                log.warning("unread messages dropped, oldest first address=%s", self.address)
             self._dropped += 1
         self._messages.append(message)
         self._news.tell()
@@ -194,7 +194,7 @@ class Conversation:
         return own if limit is None else min(own, limit)
 
     def _late(self, what: str) -> TimedOut:
-        why = "" if self.link.is_greeted else f" There is no connection: {self.link.problem}"
+        why = "" if self.link.is_greeted else f" Not connected: {self.link.problem}"
         return TimedOut(f"{self.address} did not {what} in time.{why}", path=self.address.segments)
 
 
@@ -275,7 +275,7 @@ class Items:
 
 
 class News:
-    """Wakes whoever waits for something new."""
+    """Wakes tasks that wait for something new."""
 
     def __init__(self) -> None:
         self._next: Future[bool] | None = None
@@ -286,7 +286,7 @@ class News:
         self._wake(True)
 
     def end(self, error: SapwoodError | None) -> None:
-        """There will be nothing new: whoever waits is told so, or gets the error."""
+        """End the wait of all tasks: nothing new will come. They get the error, if there is one."""
         if not self._ended:
             self._ended, self._error = True, error
             self._wake(False)

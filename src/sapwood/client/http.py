@@ -25,7 +25,7 @@ async def get_methods(
     try:
         import httpx2
     except ImportError:
-        raise UsageError("Listing methods needs httpx2. Install sapwood[remote].") from None
+        raise UsageError("Listing methods requires httpx2. Run: pip install 'sapwood[remote]'.") from None
     given, proxy = options.get("ssl"), options.get("proxy", True)
     trusted = given if isinstance(given, ssl.SSLContext) else await asyncio.to_thread(httpx2.create_ssl_context)
     how: dict[str, Any] = {"proxy": proxy if isinstance(proxy, str) else None, "trust_env": proxy is True}

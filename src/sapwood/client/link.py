@@ -103,7 +103,7 @@ class Link:
         self._task: Task[None] | None = None
         self._posting: set[Task[None]] = set()
         self.ended = False
-        self.problem = "nobody has tried yet"
+        self.problem = "no attempt yet"
         """Why there is no connection, for whoever waited for one in vain."""
 
     def start(self) -> None:
@@ -136,7 +136,7 @@ class Link:
             raise lost_by(*socket.closed) from error
 
     def post(self, socket: Socket, frame: str) -> None:
-        """Send something nobody waits for, if it can still be sent."""
+        """Send a message without waiting for it, if the socket is open."""
 
         async def posting() -> None:
             with contextlib.suppress(OSError):
@@ -157,12 +157,12 @@ class Link:
                     return
                 attempt = 1 if uptime >= self._steady_after else attempt + 1
                 delay = self._delay(attempt)
-                log.info("%s is not connected (%s); next attempt in %.1f s", self._address, self.problem, delay)
+                log.info("not connected address=%s (%s), next attempt in %.1f s", self._address, self.problem, delay)
                 await asyncio.sleep(delay)
         except SapwoodError as error:
             self._end(error, told=error)
         except Exception as error:
-            log.exception("the connection to %s failed", self._address)
+            log.exception("connection failed address=%s", self._address)
             failed = Unavailable(f"The connection to {self._address} failed: {error}")
             self._end(failed, told=failed)
 
@@ -193,9 +193,7 @@ class Link:
         return loop.time() - began
 
     def _final(self, code: int, reason: str) -> SapwoodError:
-        text = (
-            f"The server does not let this client connect to {self._address}: {reason or 'no reason given'} ({code})."
-        )
+        text = f"The server refused the connection to {self._address}: {reason or 'no reason given'} ({code})."
         return NotFound(text, path=self._address.segments) if code == NO_SUCH_AGENT else Refused(text)
 
     def _renew(self) -> None:
@@ -213,7 +211,7 @@ class Link:
         self._listener.ended(told)
 
     async def close(self) -> None:
-        """Close the socket; whoever waits for anything gets "Connection closed"."""
+        """Close the socket. Pending calls fail with "Connection closed"."""
         if self._posting:
             await asyncio.wait(self._posting, timeout=LAST_WORDS)
         if self._task is not None:

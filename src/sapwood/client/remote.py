@@ -22,10 +22,10 @@ class HasState(Protocol[S]):
 
 
 class RemoteAgent(Generic[A_co]):
-    """An agent on a server, through a connection that comes back by itself when it is lost.
+    """An agent on a server, over a connection that reconnects automatically.
 
-    What was sent and not answered when it was lost fails with `Unavailable`, because nobody
-    knows whether it was done. What was not sent yet waits for the connection.
+    If the connection is lost, calls without a response fail with `Unavailable`: they may or may not have been
+    executed. Calls that were not sent yet wait for the next connection.
     """
 
     def __init__(self, talk: Conversation, get_methods: Callable[[], Awaitable[list[ExposedMethod]]]) -> None:
@@ -35,67 +35,67 @@ class RemoteAgent(Generic[A_co]):
 
     @property
     def stub(self) -> A_co:
-        """The agent's exposed methods: await them, or read those that stream with ``async for``."""
+        """The exposed methods of the agent. Await them, or read streams with ``async for``."""
         return cast(A_co, self._stub)
 
     async def methods(self) -> list[ExposedMethod]:
         """Return the methods that the agent exposes, as the server describes them. Needs `sapwood[remote]`.
 
-        This is a request of its own, not a message on the socket. Raises `Refused` if `on_before_request` or
+        This is a separate HTTP request, not a message on the socket. Raises `Refused` if `on_before_request` or
         `on_before_watch` refuses it.
         """
         return await self._get_methods()
 
     @property
     def state(self: RemoteAgent[HasState[S]]) -> S:
-        """The agent's state, as it was last heard of; None if it has none. Never change it in place."""
+        """The last received state of the agent; `None` if it has no state. Do not change it in place."""
         return self._talk.state()
 
     def states(self: RemoteAgent[HasState[S]]) -> AsyncGenerator[S, None]:
-        """Yield the state as it is, then every newer one. Whoever reads slowly misses some, never the last."""
+        """Yield the current state, then each newer one. A slow reader may miss some states, but never the last."""
         return self._talk.states()
 
     async def set_state(self: RemoteAgent[HasState[S]], state: S) -> None:
-        """Replace the agent's state; return when it is kept. Raises `Refused` if the agent does not take it."""
+        """Replace the agent's state and wait until it is durable. Raises `Refused` if the agent refuses it."""
         await self._talk.set_state(state)
 
     async def send(self, message: object) -> None:
-        """Send a message to the agent's `on_message`: text and bytes as they are, anything else as JSON."""
+        """Send a message to the agent's `on_message`: `str` and `bytes` as they are, anything else as JSON."""
         if isinstance(message, bytearray | memoryview):
             message = bytes(cast("bytes", message))
         await self._talk.send(message if isinstance(message, str | bytes) else encode(message, "A message").decode())
 
     def messages(self) -> AsyncGenerator[str | bytes, None]:
-        """Yield what the agent sends, beginning with what came before anybody read; each goes to one reader."""
+        """Yield the messages of the agent, unread ones first. Each message goes to one reader."""
         return self._talk.messages()
 
     async def ready(self) -> None:
-        """Return when the client is connected and knows the agent's state; after a loss, when it is so again."""
+        """Wait until the client is connected, or connected again, and has the agent's state."""
         await self._talk.link.ready()
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is connected now."""
+        """Whether the client is connected."""
         return self._talk.link.is_greeted
 
     @property
     def id(self) -> str:
-        """What this client calls itself, also after a reconnect: the agent sees it as `connection.id`."""
+        """The id of this client, stable over reconnects. The agent sees it as `connection.id`."""
         return self._talk.id
 
     @property
     def address(self) -> Address:
-        """Whom it asked for: all steps from the root."""
+        """The requested address: all path segments from the root."""
         return self._talk.address
 
     @property
     def name(self) -> str:
-        """The agent's own name, as the server says it."""
+        """The name of the agent, from the server."""
         return self._talk.name
 
     @property
     def agent(self) -> str:
-        """The agent's class, as the server says it and as it stands in URLs."""
+        """The class of the agent, from the server and in the form of URLs."""
         return self._talk.agent
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class RemoteStub:
         return chosen
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("A stub has no attributes to set; call a method of the agent instead.")
+        raise AttributeError("The attributes of a stub cannot be set. Call a method of the agent instead.")
 
     def __repr__(self) -> str:
         return f"<stub {self._talk.address}>"

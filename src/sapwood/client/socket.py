@@ -15,7 +15,7 @@ try:
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
     from websockets.protocol import State
 except ImportError as error:  # pragma: no cover
-    raise UsageError("The client needs the websockets library: pip install 'sapwood[server]'.") from error
+    raise UsageError("The client requires websockets. Run: pip install 'sapwood[server]'.") from error
 
 
 class WebSocket:
@@ -55,6 +55,6 @@ async def open_socket(uri: str, headers: Mapping[str, str], options: Mapping[str
     try:
         return WebSocket(await dial(uri, additional_headers=dict(headers), **settled))
     except InvalidURI as error:
-        raise UsageError(f"{uri!r} is not the URL of a server: {error}") from None
+        raise UsageError(f"{uri!r} is not a valid URL of a server: {error}") from None
     except InvalidHandshake as error:
         raise ConnectionError(str(error)) from error

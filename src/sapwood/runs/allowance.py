@@ -54,7 +54,7 @@ class Allowance:
         """Return why no other run may begin; None: it may."""
         most = self._agent.max_concurrent_runs
         if most is not None and (going := self._registry.count_open()) >= most:
-            told = f"{going} runs are under way, and max_concurrent_runs = {most} allows no more."
+            told = f"The agent has {going} unfinished runs, and the limit is max_concurrent_runs={most}."
             return Refusal(OverLimit(told, limit="max_concurrent_runs"))
         if not self._is_limited:
             return None
@@ -63,7 +63,7 @@ class Allowance:
         for one in lineage:
             limit, number = one.limits.runs_at_once, sum(count for count, above in going if one.stem in above)
             if limit is not None and number >= limit:
-                return Refusal(self._over(one, "runs_at_once", f"{number} runs are under way", limit))
+                return Refusal(self._over(one, "runs_at_once", f"There are {number} unfinished runs", limit))
         return self._refusal_by_minute(lineage) if self._actor.limits.runs_per_minute is not None else None
 
     def _refusal_by_minute(self, lineage: list[Actor]) -> Refusal | None:
@@ -73,11 +73,11 @@ class Allowance:
             limit, times = one.limits.runs_per_minute, [at for at, above in begun if one.stem in above]
             if limit is None or len(times) < limit:
                 continue
-            what = f"{len(times)} runs have begun within a minute"
+            what = f"{len(times)} runs started within a minute"
             if limit == 0:
                 return Refusal(self._over(one, "runs_per_minute", what, limit))
             until = times[-limit] + MINUTE
-            when = f" The next may begin in {math.ceil(until - now)} seconds."
+            when = f" The next run may start in {math.ceil(until - now)} seconds."
             return Refusal(self._over(one, "runs_per_minute", what, limit, when), until)
         return None
 
@@ -106,7 +106,7 @@ class Allowance:
 
     def _over(self, one: Actor, limit: str, what: str, allowed: int, when: str = "") -> OverLimit:
         return OverLimit(
-            f"{what}, and Limits({limit}={allowed}) for {one.address} and all below it allow no more.{when}",
+            f"{what}, and the limit is Limits({limit}={allowed}) for {one.address} and everything below it.{when}",
             path=one.address.segments,
             limit=limit,
         )

@@ -121,7 +121,7 @@ class RunClients:
         error = None if replayed.cancelled() else replayed.exception()
         if error is not None:
             if not isinstance(error, Unavailable):
-                log.error("a client of %s was not told of all runs", self._actor.address, exc_info=error)
+                log.error("cannot send all runs to a client address=%s", self._actor.address, exc_info=error)
             socket.close(RESTARTING, "The agent restarts")  # it lacks something, and has to come again
 
     async def _replay(self, socket: Socket, runs: list[str], wakes: bool) -> None:
@@ -173,7 +173,7 @@ class RunClients:
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
-            log.exception("what the run %s of %s said cannot be read", row.id, self._actor.address, extra=where)
+            log.exception("cannot read the chunks of a run run=%s address=%s", row.id, self._actor.address, extra=where)
             return [], 0
 
     def _said(self, row: Row, database: Database | None) -> tuple[list[str], int]:

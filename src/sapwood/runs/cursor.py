@@ -109,9 +109,9 @@ class Cursor:
         try:
             found = frames.read_json(urlsafe_b64decode(text + "=" * (-len(text) % 4)), _Stored)
         except (ValueError, msgspec.DecodeError):
-            raise InvalidArguments("This is no cursor.") from None
+            raise InvalidArguments("`after` is not a valid cursor.") from None
         if found.of != self._of:
-            raise InvalidArguments("This cursor belongs to another agent.")
+            raise InvalidArguments("`after` is a cursor of another agent.")
         for key, (done, places) in found.shelves.items():
             shelf = self.shelves[key] = Shelf(done)
             for number, told in places.items():

@@ -118,7 +118,7 @@ class RemoteRuns(MethodRuns):
             await until_free(parent.database)
         session = self._session(run)
         if session is None:
-            raise UsageError(f"{self._actor.kind.cls.__name__} only does runs that another agent gives it.")
+            raise UsageError(f"{self._actor.kind.cls.__name__} is a remote agent: other agents start its runs.")
         await self._free()
         self._sessions.add(self._actor, session)
         try:
@@ -135,7 +135,7 @@ class RemoteRuns(MethodRuns):
                 self._sessions.remove(self._actor.address)
             if not isinstance(error, RemoteRefused):
                 raise
-            log.warning("the run %s of %s is refused: %s", run, self._actor.address, error)
+            log.warning("remote run refused run=%s address=%s: %s", run, self._actor.address, error)
             return {"status": "failed", "error": f"{error.code}: {error}"}
         finally:
             self._waiting.discard(run)
@@ -197,7 +197,7 @@ class RemoteRuns(MethodRuns):
                     work.progressed()
                 if state is not None:
                     return state
-        raise Cut("The other server ended the connection before the run was over.")
+        raise Cut("The other server closed the connection before the run ended.")
 
     def _take(self, run: str, arrived: Sequence[RemoteEvent]) -> RemoteStatus | None:
         """Store, in this slice, what arrived at once; return how the run ended, if that is known now."""
@@ -206,7 +206,7 @@ class RemoteRuns(MethodRuns):
             if isinstance(event, Chunk):
                 length += 1
                 if event.seq != length:
-                    raise Cut(f"The other server told the event {event.seq} out of turn.")
+                    raise Cut(f"The other server sent event {event.seq} out of order.")
                 chunks.append(event.body)
                 continue
             if chunks:
@@ -214,7 +214,7 @@ class RemoteRuns(MethodRuns):
                 chunks.clear()
             if isinstance(event, End):
                 if event.status.seq != length or not event.status.is_over:
-                    raise Cut("The other server ended the run before all of it was told.")
+                    raise Cut("The other server ended the run before it sent all chunks.")
                 return event.status
             self._take_aside(run, event)
         if chunks:
@@ -283,7 +283,7 @@ class RemoteRuns(MethodRuns):
             since, _ = away[run]
             away[run] = (since, str(error))
             return self._actor.host.clock.now() - since
-        log.info("%s waits until its server can be reached: %s", self._actor.address, error)
+        log.info("remote server unreachable, waiting address=%s: %s", self._actor.address, error)
         away[run] = (self._actor.host.clock.now(), str(error))
         parent = self._actor.parent
         if parent is not None and (followed := parent.of(Outcomes).followed.get(run)) is not None:

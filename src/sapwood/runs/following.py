@@ -124,7 +124,9 @@ class Following:
         )
         if is_again(self._actor):
             address = str(self._actor.address)
-            log.info("%s waits again for the run %s of %s", address, id, row.type, extra={"address": address})
+            log.info(
+                "waiting again for a run address=%s run=%s type=%s", address, id, row.type, extra={"address": address}
+            )
         try:
             if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
                 await self._outcomes.tell_given_up(row.id)
@@ -156,7 +158,7 @@ class Following:
 
     def _check_followed(self, followed: Followed) -> None:
         if not self._is_followed(followed):
-            raise Cleared(f"The run {followed.row.id!r} was cleared away.")
+            raise Cleared(f"The run {followed.row.id!r} was cleared before it ended.")
 
     async def _follow_to_end(self, followed: Followed) -> None:
         id, failed = followed.row.id, 0
@@ -214,7 +216,7 @@ class Following:
                 return await self._not_begun(followed)
             if text is None:
                 self._outcomes.give_up(
-                    followed, "not-started", "It had not begun when the process ended.", still_running=False
+                    followed, "not-started", "The run had not started when the process ended.", still_running=False
                 )
                 await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
                 return False

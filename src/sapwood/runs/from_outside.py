@@ -120,7 +120,9 @@ class RunsFromOutside(HttpOnly):
         if _is_number(last := request.headers.get("last-event-id", "")):
             from_seq = int(last) + 1
         if from_seq > self._state().seq + 1:
-            raise RemoteLost(f"Of this run, {self._state().seq} chunks are known; who has more has to begin another.")
+            raise RemoteLost(
+                f"from_seq={from_seq} is past the end of this run ({self._state().seq} chunks). Start a new run."
+            )
         return StreamingResponse(
             self._told(request, max(from_seq, 1), milestones),
             media_type=wire.SSE,
@@ -130,7 +132,7 @@ class RunsFromOutside(HttpOnly):
     def _state(self) -> wire.State:
         state = self._actor.of(Served).inspect(self._run)
         if state is None:
-            raise RemoteLost(f"{self._actor.address} does no run.")
+            raise RemoteLost(f"{self._actor.address} has no run.")
         return _shown(state)
 
     async def _told(self, request: Any, seq: int, milestones: int) -> AsyncGenerator[bytes, None]:
@@ -186,7 +188,7 @@ class RunsFromOutside(HttpOnly):
         database = self._actor.database
         row = kept.find(database, self._run)
         if row is None:
-            raise Unavailable(f"{self._actor.address} does this run no more.")
+            raise Unavailable(f"{self._actor.address} no longer executes this run.")
         chunks = [
             (one.number + 1, 1, wire.Told("chunk", one.text, one.number + 1))
             for one in kept.said(database, row, after=seq - 2, segments=PAGE)
@@ -221,7 +223,7 @@ def _check_version(request: Any) -> None:
     spoken = request.headers.get(wire.HEADER)
     if spoken != str(wire.VERSION):
         raise ProtocolMismatch(
-            f"This server speaks version {wire.VERSION} of the protocol of remote runs, and the request version "
+            f"This server uses version {wire.VERSION} of the remote run protocol, the request uses version "
             f"{spoken or 'none'}. Use the same release of sapwood on both sides."
         )
 
@@ -230,7 +232,7 @@ def _read(body: bytes, kind: type[Any]) -> Any:
     try:
         return read_json(body, kind)
     except msgspec.MsgspecError as error:
-        raise InvalidArguments(f"The request cannot be read: {error}") from None
+        raise InvalidArguments(f"The request is invalid: {error}") from None
 
 
 def _number(request: Any, name: str, default: int) -> int:

@@ -30,7 +30,7 @@ class Shut(Exception):
     """A gate does not let a client through."""
 
     def __init__(self, response: Any) -> None:
-        super().__init__("A gate does not let this client through.")
+        super().__init__("A gate refused this client.")
         self.response = response
         """The answer of the gate; `None` if there is nothing behind it."""
 
@@ -115,7 +115,9 @@ class Gates:
 
 def report_failed_hook(address: Address, hook: str, error: Exception) -> None:
     """Log an exception of a hook that decides about a client: it refuses that client."""
-    log.error("%s of %s failed, the client is refused: %s", hook, address, describe(error), exc_info=mistake(error))
+    log.error(
+        "hook failed, client refused hook=%s address=%s: %s", hook, address, describe(error), exc_info=mistake(error)
+    )
 
 
 async def refused_to_watch(actor: Actor, request: Any) -> Any:

@@ -165,7 +165,7 @@ class HttpTransport:
         if response.is_success:
             return
         trouble = _trouble(await _body(response, LONGEST_TROUBLE, cut=True))
-        told = f"{self._url} answers {status}: {trouble.error}"
+        told = f"{self._url} responded with {status}: {trouble.error}"
         if status in LATER:
             raise Unavailable(told)
         if status in NOT_LET_IN and trouble.code == UNSAID:  # else the agent itself refuses
@@ -173,7 +173,7 @@ class HttpTransport:
         if trouble.code == RemoteLost.code:
             raise RemoteLost(told)
         if status in NOT_THERE and trouble.code == UNSAID:
-            told = f"{told} The url is that of a class, …/agents/researcher, which says expose_runs = True there."
+            told = f"{told} `url` must name a class with expose_runs = True there, such as …/agents/researcher."
         raise RemoteRefused(told)
 
 
@@ -243,7 +243,7 @@ def _trouble(body: bytes) -> wire.Trouble:
         return frames.read_json(body, wire.Trouble)
     except msgspec.MsgspecError:
         text = body.decode(errors="replace")[:SHOWN].strip()
-        return wire.Trouble(UNSAID, f"{text}." if text else "It does not say why.")
+        return wire.Trouble(UNSAID, f"{text}." if text else "No reason was given.")
 
 
 @functools.cache

@@ -44,7 +44,7 @@ class MethodRuns:
         actor = self._actor
         if not actor.kind.overrides("on_run"):
             name = actor.kind.cls.__name__
-            raise UsageError(f"{name} cannot be run: write `async def on_run(self, input)`, or make it a ChatAgent.")
+            raise UsageError(f"{name} has no on_run(). Write `async def on_run(self, input)`, or make it a ChatAgent.")
         return self._launch(run)
 
     def _launch(self, run: str) -> int:
@@ -168,7 +168,7 @@ class MethodRuns:
             text, reference = as_stored(error)
             where = {"address": str(actor.address), "reference": reference}
             log.warning(
-                "on_run of %s failed, reference=%s: %s",
+                "on_run failed address=%s reference=%s: %s",
                 actor.address,
                 reference,
                 describe(error),

@@ -65,7 +65,7 @@ class Outcomes:
         """Return a run as it is stored."""
         row = self.registry.get(id)
         if row is None:
-            raise Cleared(f"The run {id!r} was cleared away.")
+            raise Cleared(f"The run {id!r} was cleared before it ended.")
         return row
 
     def is_awaited(self, row: Row, work: str) -> bool:
@@ -135,7 +135,7 @@ class Outcomes:
     def end_timed_out(self, followed: Followed, **news: Any) -> None:
         """Note that a run was stopped because its time was over; and why it was, if that is known."""
         row = self.row(followed.row.id)
-        text = f"It took longer than it may: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
+        text = f"The run exceeded its timeout: {row.deadline_at and row.deadline_at - row.started_at:g} seconds."
         if followed.trouble is not None:
             text = f"{text} {self.text_of(row, Unavailable(followed.trouble))}"
         self.end(row, "failed", error=text, reason="timed-out", **news)

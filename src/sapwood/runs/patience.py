@@ -132,14 +132,14 @@ class Patience:
 
     async def give_up(self, followed: Followed) -> None:
         """Wait no longer for a run. Its sub-agent may go on, and is followed on."""
-        reason, text = "no-progress", "Nothing was heard of it for too long."
+        reason, text = "no-progress", "The run made no progress for too long."
         if self._is_over_budget(followed):
-            reason, text = "budget-exceeded", "It took too long."
+            reason, text = "budget-exceeded", "The run exceeded max_duration."
         elif (away := self._away(followed)) is not None:
             reason, text = "unreachable", self._outcomes.text_of(followed.row, Unavailable(away[1]))
         elif followed.child is None and followed.trouble is not None:
             reason, text = "inspect-failed", self._outcomes.text_of(followed.row, Unavailable(followed.trouble))
         elif followed.child is None:
-            reason, text = "inspect-timeout", "Its sub-agent does not start."
+            reason, text = "inspect-timeout", "The sub-agent did not start."
         self._outcomes.give_up(followed, reason, text, still_running=True)
         await self._outcomes.tell_given_up(followed.row.id)

@@ -30,7 +30,7 @@ from sapwood.runs.served import Served
 
 log = logging.getLogger(__name__)
 
-CHANGED = "This is not the question that you were shown. Look at it again."
+CHANGED = "The question has changed since it was shown. Reload it."
 
 
 class Permission:
@@ -104,7 +104,7 @@ class Permission:
                 return NOT_ALLOWED
         if self._actor.host.authentication is None or self._tree.kind_of(owner.type).overrides("may_answer"):
             return None
-        return f"{question.tool} does not say who may approve it."
+        return f"The tool {question.tool} has no `approvers`, so no user may approve it."
 
     async def _awake_allow(self, owner: Address, user: Any, question: Question) -> bool | None:
         """Ask `may_answer` of the agent that asks and of all above it that are awake; `None` if one sleeps."""

@@ -68,7 +68,7 @@ class Posted(msgspec.Struct, forbid_unknown_fields=True):
         if self.error is not None:
             return Answer("failed", self.error)
         if self.output is msgspec.UNSET:
-            raise InvalidArguments("An answer says approved, true or false; that of a client's tool, output or error.")
+            raise InvalidArguments("Expected `approved` as true or false, or for a client's tool, `output` or `error`.")
         return Answer("done", self.output)
 
 
@@ -184,7 +184,7 @@ class Questions:
     def _report(self, done: Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None and self._actor.dropped is None and not isinstance(error, Unavailable):
-            log.error("clients of %s were not shown a question", self._actor.address, exc_info=error)
+            log.error("cannot send a question to clients address=%s", self._actor.address, exc_info=error)
 
     # What clients are shown.
 

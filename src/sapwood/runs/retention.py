@@ -64,7 +64,7 @@ def rule_of(keep: Keep, cls: type | None) -> tuple[type | None, Retention]:
 
 
 def check(name: str, keep: object) -> None:
-    """Refuse what is no rule, when the class is made."""
+    """Raise `UsageError` if `run_retention` of a class is invalid."""
     rules: Any = keep.items() if isinstance(keep, Mapping) else [(object, keep)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     for cls, rule in rules:
         if not isinstance(cls, type) or not isinstance(rule, Retention):

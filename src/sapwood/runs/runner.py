@@ -160,7 +160,7 @@ class Runs:
         row = self.registry.get(id)
         if row is not None:
             if row.type not in kind.type_ids:
-                raise Refused(f"The run {id!r} is one of {row.type}, not of {kind.type}.")
+                raise Refused(f"The run {id!r} exists with class {row.type}, not {kind.type}. Use another run_id.")
             if row.status in HARD:
                 return row
             return self._give_again(row, kind, text)
@@ -226,7 +226,7 @@ class Runs:
     def _check_wanted(self, wish: Wish) -> None:
         """Refuse to begin what would have to be stopped at once."""
         if wish.work is not None and wish.detached is None and not self._agent._wants(wish.work):
-            raise Refused("What this run would be part of was cancelled.")
+            raise Refused("The turn, run or fiber that starts this run was cancelled.")
 
     def _add(
         self, id: str, agent: PathSegment, text: bytes, wish: Wish, *, remote: str | None = None, refused: bool = False
@@ -272,7 +272,7 @@ class Runs:
             method = calls.method_of(chosen.on_finish, "start_run(on_finish=…)")
             called = [method.name, *msgspec.msgpack.decode(calls.pack(method, (ANY_RUN,), {}))]
         if chosen.notify and not self._agent._has_conversation:
-            raise UsageError(f"{type(self._agent).__name__} has no conversation that a run could join.")
+            raise UsageError(f"notify=True requires a ChatAgent: {type(self._agent).__name__} has no conversation.")
         return {
             "on_finish": called,
             "notify": chosen.notify,
@@ -284,7 +284,7 @@ class Runs:
         live = sum(row.detached is not None for row in self.registry.open())
         if live == MANY_DETACHED + 1:
             where = {"address": str(self._actor.address)}
-            log.warning("%s has %d detached runs under way", self._actor.address, live, extra=where)
+            log.warning("many background runs address=%s count=%d", self._actor.address, live, extra=where)
 
     def _within(self) -> str | None:
         """Return the run that this agent itself is doing now."""
@@ -534,4 +534,4 @@ def text_of(input: Any) -> bytes:
     try:
         return to_json(input)
     except TypeError as error:
-        raise InvalidArguments(f"The input of a run has to fit into JSON: {error}") from None
+        raise InvalidArguments(f"The input of a run must be a JSON value: {error}") from None

@@ -162,7 +162,7 @@ class Served:
         while True:
             state = self.inspect(run)
             if state is None:
-                raise Refused(f"{self._actor.address} does no run {run!r}.")
+                raise Refused(f"{self._actor.address} has no run {run!r}.")
             if state.is_over:
                 return state
             waiting: Future[None] = self._actor.host.loop.create_future()
@@ -347,7 +347,7 @@ class Served:
         self._actor.check_use()
         run = self.worker.current()
         if run is None:
-            log.warning("report_progress() of %s belongs to no run, and is not told", self._actor.address)
+            log.warning("report_progress() ignored outside of a run address=%s", self._actor.address)
             return False
         self._report(run, progress, milestone)
         return True

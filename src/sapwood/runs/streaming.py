@@ -61,7 +61,7 @@ class Watchers(HttpOnly):
         asked = request.query_params
         depth, format = asked.get("depth", "tree"), asked.get("format", "events")
         if format not in FORMATS:
-            raise InvalidArguments(f"A format is {', '.join(FORMATS)}; not {format!r}.")
+            raise InvalidArguments(f"`format` must be one of {', '.join(FORMATS)}, got {format!r}.")
         # A browser that comes back names what it saw last, and the URL is still the one of its first visit.
         after = request.headers.get("last-event-id") or asked.get("after")
         watch = Watch(self._actor, depth, after, asked.get("input", "full" if format == "helix" else "preview"))

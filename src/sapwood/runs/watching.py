@@ -55,7 +55,7 @@ class Watch:
 
     def __init__(self, actor: Actor, depth: str, after: str | None, input: str = "preview") -> None:
         if depth not in LEVELS:
-            raise InvalidArguments(f"A depth is {', '.join(LEVELS)}; not {depth!r}.")
+            raise InvalidArguments(f"`depth` must be one of {', '.join(LEVELS)}, got {depth!r}.")
         if input not in INPUT_DETAILS:
             raise InvalidArguments(f"`input` must be {' or '.join(INPUT_DETAILS)}, got {input!r}.")
         self._input: InputDetail = input
@@ -287,7 +287,7 @@ class Watch:
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
-            log.exception("what the run %s of %s said cannot be read", row.id, path[-2], extra=where)
+            log.exception("cannot read the chunks of a run run=%s address=%s", row.id, path[-2], extra=where)
             return []
 
     def _doing(self, node: Node, row: Row) -> Node | None:

@@ -12,7 +12,7 @@ BEGINNING = 1_800_000_000.0
 
 
 class FakeClock:
-    """Time that passes only when told to."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self, now: float = BEGINNING) -> None:
         self._now = now
@@ -30,7 +30,7 @@ class FakeClock:
         return datetime.fromtimestamp(self._now, UTC)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> _Timer:
-        """Call `callback` when the clock has been moved this far."""
+        """Call `callback` when the clock reaches this time."""
         timer = _Timer(when, next(self._numbers), callback)
         if when <= self._now:
             asyncio.get_running_loop().call_soon(timer.ring)
@@ -39,10 +39,10 @@ class FakeClock:
         return timer
 
     async def advance(self, by: timedelta | float) -> None:
-        """Let this much time pass, and let whoever is woken by it run: first come, first served, each at its time."""
+        """Move the clock forward, and run everything that becomes due, in order and each at its time."""
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         if seconds < 0:
-            raise ValueError("Time does not go backwards.")
+            raise ValueError("The clock can only advance. To set it back, use jump().")
         end = self._now + seconds
         await self._let_run()
         while self._timers and self._timers[0].when <= end:
@@ -55,7 +55,7 @@ class FakeClock:
         await self._let_run()
 
     def jump(self, to: datetime | float) -> None:
-        """Set the clock, back or forth, as an operator or a time server does; nobody is woken by it."""
+        """Set the clock forward or back, as an operator or a time server does. Timers do not run because of it."""
         self._now = to.timestamp() if isinstance(to, datetime) else to
 
     async def _let_run(self) -> None:

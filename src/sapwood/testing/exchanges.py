@@ -79,7 +79,7 @@ class Player(httpx2.AsyncBaseTransport):
         asked = _asked(request, await request.aread())
         if not self._left or self._left[0]["request"] != asked:
             expected = self._left[0]["request"] if self._left else "no further request"
-            problem = f"{self._path} has {expected} here, and not {asked}. Record it again."
+            problem = f"{self._path}: expected {expected}, got {asked}. Record it again."
             log.error("%s", problem)
             # An answer, and no error: SDKs take every error for a broken connection, and ask again.
             return httpx2.Response(400, json={"type": "error", "error": {"type": "not recorded", "message": problem}})
@@ -97,7 +97,7 @@ class _Played(httpx2.AsyncByteStream):
         for piece in self._exchange["pieces"]:
             yield piece.encode()
         if self._exchange["cut"]:
-            raise httpx2.ReadError("The connection was cut here when this was recorded.")
+            raise httpx2.ReadError("The connection was cut off here in the recording.")
 
 
 def _asked(request: httpx2.Request, body: bytes) -> dict[str, Any]:

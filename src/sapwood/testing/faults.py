@@ -30,15 +30,15 @@ POINTS = (
     "before remove",
     "after remove",
 )
-"""The names of all places; each is passed any number of times."""
+"""The names of all crash points. Each may be passed many times."""
 
 
 class Dead(Unavailable, OSError):
-    """The process crashed: nothing it still tries reaches the disk."""
+    """The process crashed: its further writes do not reach the disk."""
 
 
 class CrashPoints:
-    """Counts the places that one life of a process passes, and acts at one of them."""
+    """Counts the crash points that a process passes, and acts at one of them."""
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()
@@ -51,12 +51,12 @@ class CrashPoints:
     def arm(self, point: str, nth: int, act: Callable[[], None]) -> None:
         """Call `act` when `point` is passed for the n-th time from now on."""
         if point not in POINTS:
-            raise ValueError(f"{point!r} is no crash point. There are: {', '.join(POINTS)}.")
+            raise ValueError(f"Unknown crash point {point!r}. Expected one of {', '.join(POINTS)}.")
         self._at = (point, self.passed[point] + nth)
         self._act = act
 
     def disarm(self) -> None:
-        """Act nowhere any more."""
+        """Act at no crash point any more."""
         self._at = None
 
     def passing(self, point: str) -> None:
@@ -67,7 +67,7 @@ class CrashPoints:
             self._act()
 
     def check_alive(self) -> None:
-        """Raise if this life is over."""
+        """Raise if the process has crashed."""
         if self.ended:
             raise Dead
 

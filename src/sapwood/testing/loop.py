@@ -35,7 +35,7 @@ GRACE = 1.0
 
 
 class Deadlock(RuntimeError):
-    """Nothing can happen any more on a loop with virtual time, and a task still waits."""
+    """A task waits on a loop with virtual time, and nothing can wake it."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -213,13 +213,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if events := wait(GRACE):
                 return events
             raise Deadlock(
-                "Nothing is runnable, no timer is set, and no thread, socket or process works: "
-                f"this waits forever. {self._pending()}"
+                "Deadlock: nothing is runnable, no timer is set, and no thread, socket or process is active. "
+                f"{self._pending()}"
             )
         self._jumps += 1
         if self._jumps > self.max_jumps:
             self._jumps = 0
-            raise Deadlock(f"Nothing happened but {self.max_jumps} timers that rang in a row. {self._pending()}")
+            raise Deadlock(f"Nothing happened except {self.max_jumps} timers in a row. {self._pending()}")
         self._now += timeout + self._clock_resolution  # no timer rings early
         return []
 
@@ -256,7 +256,7 @@ async def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
             while not condition():  # noqa: ASYNC110 - nothing tells that it holds
                 await asyncio.sleep(0 if next(rounds) < 1000 else 0.0005)
     except TimeoutError:
-        raise AssertionError(f"The condition did not come to hold within {timeout:g} seconds.") from None
+        raise AssertionError(f"The condition was not true within {timeout:g} seconds.") from None
 
 
 class _Selector(selectors.DefaultSelector):

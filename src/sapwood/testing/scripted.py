@@ -21,34 +21,34 @@ class Line:
     delay: float = 0.0
     """Seconds before each token."""
     gate: asyncio.Event | None = None
-    """What to wait for after the first token."""
+    """An event to wait for after the first token."""
 
 
 def text(said: str, *, delay: float = 0.0, gate: asyncio.Event | None = None) -> Line:
-    """Have the model say this, word by word."""
+    """The model answers with this text, word by word."""
     return Line(text=said, delay=delay, gate=gate)
 
 
 def call(tool: str, *, id: str | None = None, **arguments: Any) -> Line:
-    """Have the model call a tool."""
+    """The model calls a tool."""
     return Line(calls=((tool, arguments, id),))
 
 
 def calls(*lines: Line) -> Line:
-    """Have the model call several tools at once."""
+    """The model calls several tools at once."""
     return Line(calls=tuple(one for line in lines for one in line.calls))
 
 
 def fails(error: BaseException) -> Line:
-    """Have the model fail."""
+    """The model request fails."""
     return Line(error=error)
 
 
 class ScriptedModel:
-    """A model that gives these answers, one after the other; the last one again and again.
+    """A model that returns these answers in order, and then repeats the last one.
 
-    With `each`, every conversation is given them from the first on; without, they are for all
-    conversations together.
+    With `each`, every conversation starts with the first answer. Without it, all conversations share
+    the answers.
     """
 
     def __new__(cls, *lines: Line, each: bool = False) -> Any:

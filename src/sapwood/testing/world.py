@@ -31,7 +31,7 @@ A = TypeVar("A", bound=Agent[Any])
 PATIENCE = 0.2
 """Real seconds to wait for something that may wait for the test itself, counted from the last thing it wrote."""
 CHANCES = 50
-"""How often others must have had the core meanwhile: on a busy machine time passes without anybody getting further."""
+"""How often other threads must have had the core in that time: a busy machine may make no progress."""
 STEP = 0.005
 """Virtual seconds between two looks at something that waits."""
 ENDLESS = 5.0
@@ -39,7 +39,7 @@ ENDLESS = 5.0
 
 
 class World:
-    """A running app, and what a test may do to it."""
+    """A running app in a test, with methods to crash and restart it."""
 
     def __init__(self, app: App, settings: Settings, *, slow_slices: str, timings: Timings = DEFAULTS) -> None:
         self.clock = FakeClock()
@@ -102,16 +102,16 @@ class World:
         return await self.app.get_agent(cls, name, sub=sub)
 
     async def crash(self) -> None:
-        """End the app as a killed process ends, and start it again on what is left."""
+        """Crash the app, as kill -9 does, and start it again on the same data folder."""
         self.points.ended = True
         await self.node.die()
         await self.app.__aexit__()
         await self.start()
 
     def crash_at(self, point: str, nth: int = 1) -> None:
-        """Let the app die when it passes a crash point; `crash()` then starts it again.
+        """Crash the app when it passes a crash point. `crash()` then starts it again.
 
-        From that moment on every call raises `Unavailable`.
+        After the crash, every call raises `Unavailable`.
         """
 
         node, points = self.node, self.points
@@ -127,7 +127,7 @@ class World:
         points.arm(point, nth, die)
 
     async def settled(self) -> None:
-        """Return when nobody does anything because of the clock any more, or waits for something else.
+        """Wait until all work that the clock started has ended, or waits for something else.
 
         `clock.advance` awaits it after every step.
         """
@@ -169,8 +169,8 @@ class World:
         await world.until(lambda: "answered" in seen)
         ```
 
-        Fails if it does not come to hold within 30 seconds. On a `VirtualLoop` these seconds are virtual: they pass
-        at once when nothing is left to do, so a condition that cannot come to hold fails without waiting.
+        Fails if the condition is not true within 30 seconds. On a `VirtualLoop`, these seconds are virtual: they pass
+        at once when nothing is left to do, so a condition that cannot become true fails without waiting.
         """
         await until(condition)
 
@@ -192,7 +192,7 @@ class World:
         return any(call.work is not None or call.method == SETTLING for actor in actors for call in actor.calls)
 
     async def restart(self) -> None:
-        """End the app in good order, and start it again."""
+        """Shut down the app and start it again."""
         await self.app.__aexit__()
         await self.start()
 
@@ -224,10 +224,10 @@ SLOW = 0.5
 async def running(
     app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
 ) -> AsyncGenerator[World, None]:
-    """Run an app for a test: a new data folder, a clock that stands still, in-place changes of state refused.
+    """Run an app for a test, with a new data folder and a fake clock. Changing a state in place raises.
 
-    Code that holds up the loop for half a second fails the test, unless `slow_slices="allow"`.
-    Further keyword arguments replace single settings of the app.
+    Code that blocks the event loop for half a second fails the test, unless `slow_slices="allow"`. Further
+    keyword arguments replace individual settings of the app.
     """
     async with lived(World, app, slow_slices, settings, timings) as world:
         yield world
