@@ -263,7 +263,7 @@ async def test_who_listens_by_http_is_told_that_the_answer_is_begun_again() -> N
         await stall(one, model, 1)
         heard = (await answer).text
 
-        assert "The model fell silent, and is asked again." in heard
+        assert "The model stopped responding and is asked again." in heard
         assert heard.endswith("data: [DONE]\n\n")
         await idle(one)
         agent = await one.world.get_agent(cls, "t")

@@ -157,7 +157,7 @@ async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
 
         assert (turn.status, turn.text) == ("completed", "sorry")
         _, answer = await agent.conversation.messages()
-        assert "picture ran, but what it returned does not fit into JSON" in parts_of(answer, "p")["errorText"]
+        assert "picture ran, but its result is not a JSON value" in parts_of(answer, "p")["errorText"]
         check_history(json.loads(await agent.seen_by_model()))
     assert [record for record in caplog.records if "the tool picture" in record.getMessage()]
 
@@ -429,11 +429,11 @@ async def test_a_user_who_says_something_else_instead_closes_the_call() -> None:
             p["tool_call_id"]: p["content"] for m in history for p in m["parts"] if p["part_kind"] == "tool-return"
         }
         assert returned["c1"] == "beep!"
-        assert "Nobody answered" in returned["c2"]
+        assert "The question was not answered" in returned["c2"]
         answer = (await agent.conversation.messages())[1]
         assert parts_of(answer, "c1")["state"] == "output-available"
         assert parts_of(answer, "c2")["state"] == "output-error"
-        assert "Nobody answered" in parts_of(answer, "c2")["errorText"]
+        assert "The question was not answered" in parts_of(answer, "c2")["errorText"]
         await tool_result(client, "c2", "too late")
         await resume(client, "sync")
         assert parts_of((await agent.conversation.messages())[1], "c2")["state"] == "output-error"

@@ -671,8 +671,8 @@ def _plain(self: Any, *args: Any) -> Any: ...
 @pytest.mark.parametrize(
     ("hook", "function", "told"),
     [
-        ("before_turn", _plain, "before_turn has to be `async def`"),
-        ("compact", _plain, "compact has to be `async def`"),
+        ("before_turn", _plain, "before_turn must be `async def`"),
+        ("compact", _plain, "compact must be `async def`"),
         ("get_model", _awaited, "write `def`"),
         ("on_chunk", _awaited, "write `def`"),
         ("respond", _awaited, "has to `yield`"),

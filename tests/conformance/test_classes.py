@@ -38,7 +38,7 @@ FRAMEWORK = [
 
 @pytest.mark.parametrize("name", FRAMEWORK)
 def test_a_framework_method_that_is_no_hook_cannot_be_overridden(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"Mine\.{name} would hide what Agent itself has.*on_start"):
+    with pytest.raises(UsageError, match=rf"Mine\.{name} would hide an attribute of Agent.*on_start"):
         make("Mine", **{name: method})
 
 
@@ -51,7 +51,7 @@ def test_an_attribute_cannot_take_the_place_of_a_framework_s_name(name: str) -> 
 def test_an_init_is_refused_with_what_to_write_instead() -> None:
     def init(self: Any) -> None: ...
 
-    with pytest.raises(UsageError, match=r"Mine defines __init__.*prepare it in on_start\(\)"):
+    with pytest.raises(UsageError, match=r"Mine must not define __init__.*in on_start\(\)"):
         make("Mine", __init__=init)
 
 
@@ -81,7 +81,7 @@ def test_a_plain_public_method_is_warned_about_because_checkers_cannot_see_that_
         return 1
 
     with pytest.warns(
-        UserWarning, match=r"Mine\.plain is a plain method.*write `async def`, or call it _plain"
+        UserWarning, match=r"Mine\.plain is not `async def`.*Write `async def`, or rename it _plain"
     ) as seen:
         make("Mine", plain=plain)
 
@@ -263,9 +263,9 @@ def test_a_method_without_self_and_a_plain_on_start_are_refused_when_the_class_i
 
     def hasty(self: Agent) -> None: ...
 
-    with pytest.raises(UsageError, match="first one is self"):
+    with pytest.raises(UsageError, match="Add self as the first parameter"):
         make("Selfless", go=go)
-    with pytest.raises(UsageError, match="has to be `async def`"):
+    with pytest.raises(UsageError, match="must be `async def`"):
         make("Hasty", on_start=hasty)
 
 
@@ -276,11 +276,11 @@ def test_what_an_app_and_its_limits_are_given_is_checked_at_once() -> None:
     app: Any = App
     with pytest.raises(UsageError, match=r"Write agents=\[Plain\]"):
         app(agents=Plain)
-    with pytest.raises(UsageError, match=r"takes Settings"):
+    with pytest.raises(UsageError, match="must be Settings"):
         app(agents=[Plain], settings={"data": "x"})
     with pytest.raises(UsageError, match=r"Limits\(children=-1\)"):
         Limits(children=-1)
-    with pytest.raises(UsageError, match=r"Limited\.limits is a dict"):
+    with pytest.raises(UsageError, match=r"Limited\.limits must be Limits\(…\), got a dict"):
         make("Limited", limits={"children": 3})
 
 

@@ -187,7 +187,7 @@ async def check_told(giving: asyncio.Task[Run], how: str) -> None:
         with pytest.raises(NotFound):
             await giving
     elif how == "clear":
-        with pytest.raises(Refused, match="cleared away"):
+        with pytest.raises(Refused, match="was cleared"):
             await giving
     else:
         run = await giving

@@ -113,9 +113,9 @@ async def test_what_belongs_into_a_fiber_is_refused_outside_of_one(run: Run, ben
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
-        with pytest.raises(UsageError, match="belongs into a fiber"):
+        with pytest.raises(UsageError, match="must be called in a fiber"):
             await bench.within(here, lambda me: me.checkpoint(1))
-        with pytest.raises(UsageError, match="belongs into a fiber"):
+        with pytest.raises(UsageError, match="must be called in a fiber"):
             await bench.within(here, lambda me: me.fibers.current)
 
 
@@ -124,7 +124,7 @@ async def test_a_child_that_a_fiber_calls_is_not_in_the_fiber(run: Run, bench: B
         child = await worker(world, 1)
         bench.acts["checkpoint"] = lambda me: me.checkpoint(1)
 
-        with pytest.raises(UsageError, match="belongs into a fiber"):
+        with pytest.raises(UsageError, match="must be called in a fiber"):
             await bench.within(await worker(world), lambda me: me.fibers.run("asking", child.act, "checkpoint"))
 
 
@@ -296,7 +296,7 @@ async def test_a_fiber_nobody_started_has_no_result(run: Run, bench: Bench) -> N
 @pytest.mark.parametrize("bad", ["", None, 7])
 async def test_a_key_is_a_text(run: Run, bench: Bench, bad: Any) -> None:
     async with run(Worker, deps=bench) as world:
-        with pytest.raises(UsageError, match="the key is a text"):
+        with pytest.raises(UsageError, match="the key must be a non-empty string"):
             await bench.within(await worker(world), lambda me: me.start_fiber(bad, me.work, "x"))
 
 
@@ -304,7 +304,7 @@ async def test_only_a_method_of_the_agent_can_be_started(run: Run, bench: Bench)
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
-        with pytest.raises(UsageError, match="takes a method of the agent itself"):
+        with pytest.raises(UsageError, match="expects a method of this agent"):
             await bench.within(here, lambda me: me.start_fiber("key", lambda: None))
         with pytest.raises(SapwoodError, match="work"):
             await bench.within(here, lambda me: me.start_fiber("key", cast(Any, me.work), 7))
@@ -638,7 +638,7 @@ async def test_a_fiber_that_no_longer_fits_the_program_fails_and_says_so(
         status, error = await ticket.status()
 
         assert status == "failed"
-        assert "no longer fits the program" in error
+        assert "no longer matches the program" in error
 
 
 async def test_a_fiber_that_failed_is_resumed_and_does_no_completed_step_again(run: Run, bench: Bench) -> None:

@@ -383,7 +383,7 @@ async def test_a_stopped_app_says_so(run: Run) -> None:
 
 async def test_an_app_cannot_be_started_twice(run: Run) -> None:
     async with run(Branch) as world:
-        with pytest.raises(UsageError, match="running already"):
+        with pytest.raises(UsageError, match="already running"):
             await world.app.__aenter__()
 
         assert await (await world.get_agent(Branch, "r")).notes() == []

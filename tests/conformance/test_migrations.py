@@ -187,7 +187,7 @@ async def test_migrations_may_be_a_folder_of_sql_files_in_the_order_of_their_nam
 
 
 def test_migrations_given_as_one_text_are_refused() -> None:
-    with pytest.raises(UsageError, match="Write a tuple of scripts"):
+    with pytest.raises(UsageError, match="must be a tuple of SQL scripts"):
 
         class Textual(Notes):
             migrations = FIRST  # pyright: ignore[reportAssignmentType]

@@ -50,7 +50,7 @@ def test_each_name_that_became_free_can_be_a_method_of_a_subclass() -> None:
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED), "_sapwood_anything"])
 def test_a_reserved_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"Taken.{name}: this name is reserved for sapwood"):
+    with pytest.raises(UsageError, match=f"Taken.{name} is a name reserved for sapwood"):
         type("Taken", (Agent,), {name: None, "__module__": __name__})
 
 

@@ -149,11 +149,11 @@ def test_the_command_line_says_to_open_the_page_if_there_is_one(folder: Path) ->
 
 
 def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is none at"):
+    with pytest.raises(UsageError, match="must be an existing folder"):
         App(agents=[PagedThing], pages=tmp_path / "nowhere")
 
 
 async def test_pages_that_have_the_data_in_them_are_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="everybody could read it"):
+    with pytest.raises(UsageError, match="every client could read it"):
         async with App(agents=[PagedThing], pages=folder, settings=Settings(data=folder / "data")):
             pass

@@ -266,7 +266,7 @@ async def test_a_queued_call_may_queue_its_successor(run: Run, probe: Probe) -> 
         ("attempts", UsageError, "must be an int of at least 1"),
         ("key", UsageError, "The name of a queue must be a string, got 7"),
         ("arguments", InvalidArguments, "say.*missing a required argument"),
-        ("method", UsageError, r"queue\(\) takes a method of the agent itself"),
+        ("method", UsageError, r"queue\(\) expects a method of this agent"),
     ],
 )
 async def test_what_could_not_be_queued_is_refused_at_once(

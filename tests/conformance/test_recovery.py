@@ -270,7 +270,7 @@ async def test_a_hook_that_hangs_is_ended_and_asked_again(run: Run, bench: Bench
         fiber = await fiber_of(world, bench, depth)
         await world.clock.advance(SECOND)
 
-        assert fiber.error == "on_fiber_recovered took too long"
+        assert fiber.error == "on_fiber_recovered exceeded recovery_timeout"
         assert len(bench.recovered) == 2
         assert bench.log.count("count begins") == 2
 

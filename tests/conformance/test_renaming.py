@@ -132,7 +132,7 @@ def test_two_roots_that_would_share_a_url_are_refused_naming_both() -> None:
     @agent(type="MyBooks")
     class Two(Agent): ...
 
-    with pytest.raises(UsageError, match="One and Two would both be /agents/my-books"):
+    with pytest.raises(UsageError, match="One and Two have the same URL, /agents/my-books"):
         App(agents=[One, Two])
 
 

@@ -603,7 +603,7 @@ async def test_more_than_fifty_detached_runs_at_once_are_warned_of_once(caplog: 
         bench.go.set()
 
         told = [record.message for record in caplog.records if record.name == "sapwood.runs.runner"]
-        assert told == ["Boss:b has 51 detached runs under way"]
+        assert told == ["many background runs address=Boss:b count=51"]
         for at in range(53):
             await over(agent, f"r{at}")
 
@@ -821,7 +821,7 @@ async def test_a_give_up_and_a_later_end_are_two_messages() -> None:
         await one_more_turn(agent, 2)
 
         said = await told_of(agent)
-        assert said[0][1] == "[The background run r1 of Digger was interrupted: It took too long.]"
+        assert said[0][1] == "[The background run r1 of Digger was interrupted: The run exceeded max_duration.]"
         assert said[2][1].startswith(NOTICE)
         assert [text for role, text in said if role == "assistant"] == ["a pity", "good news"]
 

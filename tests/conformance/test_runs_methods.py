@@ -472,7 +472,7 @@ async def test_what_a_worker_raised_is_in_the_log_with_where_it_was_raised(caplo
     async with working(boss(Clumsy)) as (_, agent, _):
         assert (await agent.give("cook", run_id="r1")).status == "failed"
 
-    (said,) = [one for one in caplog.records if "on_run of" in one.message]
+    (said,) = [one for one in caplog.records if "on_run failed" in one.message]
     assert said.exc_info is not None
     assert said.exc_info[0] is ValueError
 

@@ -212,7 +212,7 @@ async def test_outside_of_a_run_a_report_does_nothing_and_says_so(caplog: pytest
         with caplog.at_level(logging.WARNING, logger="sapwood"):
             assert await leaf.outside() is False
 
-        assert "belongs to no run" in caplog.text
+        assert "ignored outside of a run" in caplog.text
 
 
 class ProgressHelper(ChatAgent[str]):

@@ -93,9 +93,10 @@ async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_aga
         assert len(await agent.all_runs()) == 1
         assert len(ours.asked) == 2
     lines = [record.getMessage() for record in caplog.records]
-    assert [line for line in lines if line.startswith("Caller:c goes on with the turn ")]
-    assert "Caller:c waits again for the run agent-tool:c1 of Helper" in lines
-    assert [line for line in lines if line.startswith("Caller:c/Helper:agent-tool%3Ac1 goes on with the turn ")]
+    assert [line for line in lines if line.startswith("turn resumed after an interruption address=Caller:c turn=")]
+    assert "waiting again for a run address=Caller:c run=agent-tool:c1 type=Helper" in lines
+    child = "turn resumed after an interruption address=Caller:c/Helper:agent-tool%3Ac1 turn="
+    assert [line for line in lines if line.startswith(child)]
 
 
 async def test_a_run_that_code_gave_goes_on_also_if_others_have_a_class_of_that_name() -> None:

@@ -275,7 +275,7 @@ async def test_clearing_stops_what_goes_on_and_whoever_waits_for_it_is_told(
 
         assert await agent.clear_them() == 1
 
-        with pytest.raises(Exception, match="cleared away"):
+        with pytest.raises(Exception, match="was cleared"):
             await giving
         await bench.seen("cut")
         assert await agent.all_runs() == []

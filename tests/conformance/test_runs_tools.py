@@ -123,7 +123,7 @@ async def test_an_agent_without_a_word_about_itself_cannot_be_a_tool() -> None:
 
 
 async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
-    with pytest.raises(UsageError, match="IdleTool cannot be run: write `async def on_run"):
+    with pytest.raises(UsageError, match="IdleTool has no on_run\(\). Write `async def on_run"):
         agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 
@@ -369,7 +369,7 @@ SILENT = {
     "a tool call and no text": lambda: helper(silent(look()), base=SilentByModel),
     "no text, though another type is allowed": lambda: helper(silent(), base=SilentByModel, output_type=[str, Finding]),
 }
-NO_ANSWER = "Helper ended without an answer: its last message has no text."
+NO_ANSWER = "Helper ended without an answer: the last message of the model has no text."
 
 
 @pytest.mark.promise("A-131", "A-132")

@@ -195,7 +195,7 @@ async def test_errors_of_a_call_reach_the_client() -> None:
         assert (await client.call("no_such"))["error"] == "Method no_such does not exist"
         assert (await client.call("hidden"))["error"] == "Method hidden is not callable"
         assert (await client.call("unsendable"))["error"].startswith("Internal error (reference ")
-        assert "takes 1 arguments, and was given 0" in (await client.call("add"))["error"]
+        assert "expects 1 arguments, got 0" in (await client.call("add"))["error"]
         assert "does not fit" in (await client.call("add", "two"))["error"]
 
 

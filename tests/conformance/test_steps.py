@@ -151,9 +151,9 @@ async def test_a_step_outside_of_work_that_is_begun_again_is_refused(run: Run, b
     async with run(Worker, deps=bench) as world:
         here = await worker(world)
 
-        with pytest.raises(UsageError, match="belongs into a fiber, or into a method that was scheduled"):
+        with pytest.raises(UsageError, match="must be called in a fiber, or in a method that was scheduled"):
             await bench.within(here, lambda me: me.step("x", counted(bench, "x")))
-        with pytest.raises(UsageError, match="belongs into a fiber, or into a method that was scheduled"):
+        with pytest.raises(UsageError, match="must be called in a fiber, or in a method that was scheduled"):
             await bench.within(here, lambda me: me.sleep_until(world.clock.time()))
         assert bench.log == []
 
@@ -168,7 +168,7 @@ async def test_a_name_is_used_once_in_its_work(run: Run, bench: Bench) -> None:
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "twice"))
 
-        with pytest.raises(FiberFailed, match="The step 'same' comes twice"):
+        with pytest.raises(FiberFailed, match="Two steps have the name 'same'"):
             await bench.within(here, lambda me: me.fibers.result("key"))
         assert bench.log == ["twice begins", "one"]
 
@@ -246,7 +246,7 @@ async def test_an_attempt_that_takes_too_long_is_ended_and_tried_again(run: Run,
 
 async def test_what_a_step_returns_is_limited(run: Run, bench: Bench) -> None:
     async def act(me: Worker) -> str:
-        with pytest.raises(OverLimit, match="can be remembered") as refused:
+        with pytest.raises(OverLimit, match="must have at most") as refused:
             await me.step("large", lambda: b"x" * 2000)
         assert refused.value.limit == "payload_bytes"
         return await me.step("small", lambda: "fits")
@@ -373,7 +373,7 @@ async def test_a_child_that_work_calls_has_no_steps_of_that_work(run: Run, bench
         bench.works["act"] = lambda me: child.act("step")
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "act"))
 
-        with pytest.raises(FiberFailed, match="belongs into a fiber"):
+        with pytest.raises(FiberFailed, match="must be called in a fiber"):
             await bench.within(here, lambda me: me.fibers.result("key"))
 
 

@@ -297,12 +297,12 @@ async def test_arguments_that_do_not_fit_are_refused_at_any_agent_above() -> Non
         agent = await top(one)
         (question,) = await agent.questions.list()
 
-        with pytest.raises(InvalidArguments, match="do not fit reveal: what"):
+        with pytest.raises(InvalidArguments, match="do not match the tool reveal: what"):
             await agent.questions.approve(question, arguments={"what": 3})
         refused = await posted(one, 0, approved=True, arguments={"who": "it"})
 
         assert refused.status == 400
-        assert "do not fit reveal: what: Field required; who: " in refused.text
+        assert "do not match the tool reveal: what: Field required; who: " in refused.text
         assert await agent.questions.approve(question, arguments={"what": "another"})
         await ended(one)
         assert QuizDeep.told == ["another"]

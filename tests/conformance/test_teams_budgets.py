@@ -407,8 +407,11 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         giving = asyncio.create_task(agent.lead(1, 5))
         await until(lambda: asked(model), 3)
         refused = await agent.try_one()
-        assert (refused.status, refused.reason) == ("failed", "over_limit")
-        assert "4 runs are under way, and Limits(runs_at_once=4) for Crew:b and all below it" in (refused.error or "")
+        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (
+            "There are 4 unfinished runs, and the limit is Limits(runs_at_once=4) for Crew:b and everything below it"
+            in (refused.error or "")
+        )
         assert len(model.asked) == 3
         gate.set()
 
@@ -429,8 +432,8 @@ async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_
 
         refused = await agent.try_one()
 
-        assert (refused.status, refused.reason) == ("failed", "over_limit")
-        assert "4 runs are under way" in (refused.error or "")
+        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert "There are 4 unfinished runs" in (refused.error or "")
         gate.set()
         await until(lambda: agent.count("completed"), 1)
         assert (await agent.try_one("other")).ok
@@ -534,7 +537,7 @@ async def test_those_given_together_wait_for_the_minute_in_which_they_may_begin(
         await world.clock.advance(1)
         await begun("a", "b", "c", "d")
         refused = await agent.carry_one("x")
-        assert "allow no more. The next may begin in 60 seconds." in (refused.error or "")
+        assert "everything below it. The next run may start in 60 seconds." in (refused.error or "")
         await world.clock.advance(60)
 
         assert await giving == ["completed"] * 5

@@ -420,8 +420,10 @@ async def test_a_run_that_timed_out_while_its_server_was_away_says_why() -> None
         await two.near.world.clock.advance(11)
 
         run = await giving
-        assert (run.status, run.reason) == ("failed", "timed-out")
-        told = f"It took longer than it may: 10 seconds. {run.remote['url']} answers 503: down. [error reference "
+        assert (run.status, run.reason) == ("error", "timed-out")
+        told = (
+            f"The run exceeded its timeout: 10 seconds. {run.remote['url']} responded with 503: down. [error reference "
+        )
         assert run.error.startswith(told)
 
 
@@ -641,7 +643,7 @@ async def test_a_run_is_told_whole_whatever_packets_the_network_makes_of_it(size
 
 
 async def test_a_model_does_not_keep_agents_of_other_servers() -> None:
-    with pytest.raises(UsageError, match="is on another server"):
+    with pytest.raises(UsageError, match="a remote agent cannot be persistent"):
         persistent_agent(at("http://far.example", FarDigger), description="Digs.")
 
 

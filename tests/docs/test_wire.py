@@ -23,7 +23,7 @@ FINISHED = {"runId": "agent-tool:call_1", "kind": "finished", "summary": "The lo
 INTERRUPTED = {
     "runId": "agent-tool:call_1",
     "kind": "interrupted",
-    "error": "Nothing was heard of it for too long.",
+    "error": "The run made no progress for too long.",
     "reason": "no-progress",
     "childStillRunning": True,
 }

@@ -403,12 +403,12 @@ def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
         none = said_by(shop, "dead-letters")
         said_by(shop, "call", "Shop:main", "order", "bread")
         said_by(shop, "call", "Shop:main", "branch", "north")
-        server.wait_for(re.compile(r"Branch:north.* is a dead letter now"))
+        server.wait_for(re.compile(r"is now a dead letter .*Branch:north"))
         shown = said_by(shop, "dead-letters")
         (letter,) = letters_of(shop, "Shop:main")
         heard = len(server.said)
         replayed = said_by(shop, "dead-letters", "Shop:main", "--replay", letter["id"])
-        server.wait_for(re.compile(r"Shop:main.* is a dead letter now"), heard)
+        server.wait_for(re.compile(r"is now a dead letter .*Shop:main"), heard)
         deleted = said_by(shop, "dead-letters", "Shop:main", "--under", "--delete", "all")
         left = said_by(shop, "dead-letters", "Shop:main", "--under")
 
@@ -426,7 +426,7 @@ def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
 def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_is_due(shop: Path) -> None:
     with serving(shop) as server:
         said_by(shop, "call", "Shop:main", "order", "bread")
-        server.wait_for(re.compile(r"is a dead letter now"))
+        server.wait_for(re.compile(r"is now a dead letter"))
         server.stop()
     with contextlib.closing(sqlite3.connect(shop / "sapwood-data" / "alarms.db")) as alarms, alarms:
         alarms.execute("UPDATE sapwood_node_alarms SET due_at = 1 WHERE root <> ''")
@@ -446,7 +446,7 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
     (shop / "new.py").write_text(new)
     with serving(shop) as server:
         said_by(shop, "call", "Shop:main", "order", "bread")
-        server.wait_for(re.compile(r"is a dead letter now"))
+        server.wait_for(re.compile(r"is now a dead letter"))
         in_use = sapwood(shop, "doctor", "new:app")
         said_by(shop, "backup", "copy")
         of_copy = sapwood(shop, "doctor", "new:app", "--data", "copy")

@@ -145,4 +145,4 @@ async def test_who_asks_an_app_that_stops_does_not_start_it_anew(tmp_path: Path)
     async with app:
         pass
 
-    assert [str(error) for error in asked] == ["The app stops."]
+    assert [str(error) for error in asked] == ["The app is shutting down."]

@@ -173,7 +173,7 @@ async def test_an_answer_cut_in_the_middle_ends_in_words_and_keeps_what_was_said
             end = await done(client, "r1")
             assert (end["error"], end["body"]) == (
                 True,
-                "The connection to the model broke off in the middle of its answer.",
+                "The connection to the model was lost during its answer.",
             )
             agent = await one.world.get_agent(cls, "t")
             assert text_of((await agent.conversation.messages())[-1]) == "Grüße aus "
@@ -260,16 +260,16 @@ async def test_who_is_asked_again_and_again_says_at_last_that_it_cannot(dialect:
             await say(client, "r1", user("hi"))
             await passes(one, provider, 5)
             end = await done(client, "r1")
-            assert end["body"] == "The model is asked too much at the moment. Try again later."
+            assert end["body"] == "The rate limit of the model was reached. Try again later."
             assert len(provider.requests) == 5
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "The model's provider does not accept our key."),
+        (401, "The model's provider rejected the API key."),
         (404, "The model's provider does not know this model."),
-        (400, "The model's provider does not accept the request."),
+        (400, "The model's provider rejected the request."),
     ],
 )
 async def test_what_asking_again_does_not_mend_is_told_at_once(dialect: Dialect, status: int, words: str) -> None:

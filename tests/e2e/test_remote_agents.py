@@ -220,7 +220,7 @@ def test_a_wrong_token_and_an_old_protocol_end_a_run_at_once_and_say_what_to_do(
         unknown = far.ask(path, **PROTOCOL)
 
     assert "remote_unauthorized: http" in refused["error"]
-    assert "Look at the token" in refused["error"]
+    assert "Check the token" in refused["error"]
     assert refused["reason"] is None
     assert (old[0], old[1]["code"]) == (426, "protocol_mismatch")
     assert "Use the same release of sapwood on both sides." in old[1]["error"]
@@ -254,7 +254,7 @@ def test_a_server_of_another_release_is_asked_once(tmp_path: Path) -> None:
         server.shutdown()
         server.server_close()
 
-    assert "speaks version 7" in refused["error"]
+    assert "uses version 7" in refused["error"]
     assert Newer.asked == 1
 
 

@@ -417,7 +417,7 @@ class Person:
                 if "sleep" not in str(error):
                     WORLD.note("e", f"{act.__name__}: {error!r}")
             except Refused as error:
-                if str(error) not in ("There is no turn to go on with.", "The turn was cleared away."):
+                if str(error) not in ("There is no turn to continue.", "The turn was cleared."):
                     WORLD.note("e", f"{act.__name__}: {error!r}")
             except Exception as error:  # noqa: BLE001 - whatever it is, it is to be reported
                 WORLD.note("e", f"{act.__name__}: {error!r}{getattr(error, 'remote_traceback', '')}")

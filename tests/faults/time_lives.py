@@ -79,7 +79,7 @@ def live(place: Place, life: int, image: int, death: Death, random: Random, firs
 
 
 def _but_dead_letters(kind: str, text: str) -> None:
-    if "is a dead letter now" not in text:
+    if "is now a dead letter" not in text:
         WORLD.note(kind, text)
 
 

@@ -473,7 +473,7 @@ async def test_a_hook_that_raises_for_one_client_hides_nothing_from_others(
         assert first.of_type(QUESTIONS) == []
         assert (await desk.http(f"{DESK}/questions", TIM)).json() == {"questions": []}
         assert (await desk.http(f"{DESK}/questions", TIM, desk.answer(0))).status == 403
-    assert "may_answer of Desk:acme failed, the client is refused" in caplog.text
+    assert "hook failed, client refused hook=may_answer address=Desk:acme" in caplog.text
 
 
 async def test_a_question_of_a_class_that_is_gone_does_not_exist(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ async def test_streams_of_one_socket_are_limited_with_an_error() -> None:
         for number in range(257):
             await client.send(json.dumps({"type": "rpc", "id": f"s{number}", "method": "forever", "args": []}))
         async with asyncio.timeout(patience()):
-            while (await frames_until(client, "rpc"))[-1].get("error") != "A client may read 256 streams at once.":
+            while (await frames_until(client, "rpc"))[-1].get("error") != "A client may have at most 256 open streams.":
                 pass
         assert await call(client, "add", 1) == 2
 
@@ -155,7 +155,7 @@ async def test_turns_that_wait_are_limited_with_an_error() -> None:
             while len(refused) < 2:
                 frame = (await frames_until(client, chat.RESPONSE))[-1]
                 if frame.get("error"):
-                    assert frame["body"].startswith("Too many turns are queued: 3.")
+                    assert frame["body"].startswith("Too many queued turns: 3.")
                     refused.append(frame["id"])
         assert refused == ["q4", "q5"]
 

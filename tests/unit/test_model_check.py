@@ -43,7 +43,7 @@ async def test_a_model_that_cannot_be_used_is_refused_at_start(model: str, remed
     with pytest.raises(UsageError) as refused:
         await start(chat(model=model), folder=tmp_path / "data")
 
-    assert str(refused.value).startswith(f"Desk.model is {model!r}, which cannot be used. ")
+    assert str(refused.value).startswith(f"Desk.model cannot be used, got {model!r}: ")
     assert remedy in str(refused.value)
     assert not (tmp_path / "data").exists()
 
@@ -100,7 +100,9 @@ async def test_a_model_that_fails_later_is_told_to_the_operator_and_not_to_the_u
         for why in ("OPENAI_API_KEY", "Unknown model: opnai:gpt", "Desk has no model"):
             turn = await agent.send("hi")
 
-            assert turn.error == "The model of this assistant is not set up. Its operator finds the reason in the log."
+            assert (
+                turn.error == "The model of this assistant is not configured. The operator finds the reason in the log."
+            )
             (line,) = [record for record in caplog.records if why in record.getMessage()]
             assert (line.exc_info, line.getMessage().count("\n")) == (None, 0)
         assert (await agent.send("hi")).text == "hello"

@@ -56,12 +56,12 @@ def test_every_limit_of_growth_is_on_by_default_and_of_use_none() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("tokens", 1.5, "Limits(tokens=1.5): a limit is a whole number, 0 or more."),
-        ("tokens", -1, "Limits(tokens=-1): a limit is a whole number, 0 or more."),
-        ("depth", None, "Limits(depth=None): a limit is a whole number, 0 or more."),
-        ("dollars", -0.01, "Limits(dollars=-0.01): a limit is a number, 0 or more."),
-        ("dollars", float("nan"), "Limits(dollars=nan): a limit is a number, 0 or more."),
-        ("dollars", "5", "Limits(dollars='5'): a limit is a number, 0 or more."),
+        ("tokens", 1.5, "Limits(tokens=1.5): expected an integer of at least 0."),
+        ("tokens", -1, "Limits(tokens=-1): expected an integer of at least 0."),
+        ("depth", None, "Limits(depth=None): expected an integer of at least 0."),
+        ("dollars", -0.01, "Limits(dollars=-0.01): expected a number of at least 0."),
+        ("dollars", float("nan"), "Limits(dollars=nan): expected a number of at least 0."),
+        ("dollars", "5", "Limits(dollars='5'): expected a number of at least 0."),
     ],
 )
 def test_a_limit_that_is_none_is_refused(name: str, value: Any, sentence: str) -> None:
@@ -71,7 +71,7 @@ def test_a_limit_that_is_none_is_refused(name: str, value: Any, sentence: str) -
 
 @pytest.mark.parametrize("price", [1, (1.0,), ("1", "2"), (-1, 2), (1, float("inf"))])
 def test_a_price_has_two_numbers(price: Any) -> None:
-    with pytest.raises(UsageError, match="it takes two numbers, 0 or more"):
+    with pytest.raises(UsageError, match="expected two numbers of at least 0"):
         Settings(prices={"my-model": price})
 
 
@@ -81,23 +81,23 @@ def test_settings_cannot_be_changed_once_made() -> None:
 
 
 REPLICATED_NEEDS = (
-    "Settings(durability='replicated') keeps everything in NATS and in object storage. "
-    "Say where: nats='nats://one,nats://two', or SAPWOOD_NATS."
+    "Settings(durability='replicated') stores all data in NATS and in object storage. "
+    "Set nats='nats://one,nats://two', or SAPWOOD_NATS."
 )
 
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("data", None, "Settings(data=None): it takes a path."),
-        ("durability", 2, "Settings(durability=2): it takes a Durability or its text."),
-        ("durability", "disc", "Settings(durability='disc'): it can be 'process', 'disk' or 'replicated'."),
-        ("limits", 5, "Settings(limits=5): it takes Limits(…)."),
-        ("sleep_after", "5", "Settings(sleep_after='5'): it takes a number."),
-        ("threads", 1.5, "Settings(threads=1.5): it takes a whole number."),
-        ("threads", True, "Settings(threads=True): it takes a whole number."),
-        ("open_databases", "9", "Settings(open_databases='9'): it takes a whole number, or None."),
-        ("check_state", 1, "Settings(check_state=1): it takes True or False."),
+        ("data", None, "Settings(data=None): expected a path."),
+        ("durability", 2, "Settings(durability=2): expected a Durability or its value."),
+        ("durability", "disc", "Settings(durability='disc'): expected 'process', 'disk' or 'replicated'."),
+        ("limits", 5, "Settings(limits=5): expected Limits(…)."),
+        ("sleep_after", "5", "Settings(sleep_after='5'): expected a number."),
+        ("threads", 1.5, "Settings(threads=1.5): expected an integer."),
+        ("threads", True, "Settings(threads=True): expected an integer."),
+        ("open_databases", "9", "Settings(open_databases='9'): expected an integer, or None."),
+        ("check_state", 1, "Settings(check_state=1): expected True or False."),
         (
             "durability",
             "replicated",
@@ -106,10 +106,10 @@ REPLICATED_NEEDS = (
         (
             "nats",
             "nats://a",
-            "Settings(nats=…) is for a cluster. Say durability='replicated' beside it, or leave it out.",
+            "Settings(nats=…) requires durability='replicated'. Set both, or neither.",
         ),
-        ("cluster", "a.b", "Settings(cluster='a.b'): a name has letters, digits, - and _, and 64 of them at most."),
-        ("node", "a b", "Settings(node='a b'): a name has letters, digits, - and _, and 64 of them at most."),
+        ("cluster", "a.b", "Settings(cluster='a.b'): expected at most 64 letters, digits, hyphens and underscores."),
+        ("node", "a b", "Settings(node='a b'): expected at most 64 letters, digits, hyphens and underscores."),
     ],
 )
 def test_a_setting_of_the_wrong_type_is_refused_when_it_is_made(name: str, value: Any, sentence: str) -> None:

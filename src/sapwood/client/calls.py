@@ -63,7 +63,7 @@ class RemoteMethod:
             only = [name for name in named if not self._has_place(name)]
             if only:
                 raise InvalidArguments(
-                    f"{self.full_name}() has the keyword-only argument {only[0]!r}, but clients pass arguments by position."
+                    f"{self.full_name}() has the keyword-only argument {only[0]!r}; clients pass arguments by position."
                 )
             bound.apply_defaults()
         return encode(bound.args, f"An argument of {self.full_name}()")
