@@ -93,7 +93,7 @@ async def test_ancestor_is_the_nearest_one_of_a_class(run: Run) -> None:
         assert await deep.above("Tenant") == "Tenant t"
         assert await deep.above("Chat") == "Chat chat"
         assert await chat.above("Inbox") == "Inbox inbox"
-        with pytest.raises(UsageError, match="has no ancestor of class Chat. Its ancestors are Tenant → Inbox"):
+        with pytest.raises(UsageError, match=r"has no ancestor of class Chat\. Its ancestors are Tenant → Inbox"):
             await chat.above("Chat")
         with pytest.raises(UsageError, match="Its ancestors are none"):
             await tenant.above("Tenant")

@@ -123,7 +123,7 @@ async def test_an_agent_without_a_word_about_itself_cannot_be_a_tool() -> None:
 
 
 async def test_an_agent_that_cannot_be_run_cannot_be_a_tool() -> None:
-    with pytest.raises(UsageError, match="IdleTool has no on_run\(\). Write `async def on_run"):
+    with pytest.raises(UsageError, match=r"IdleTool has no on_run\(\)\. Write `async def on_run"):
         agent_tool(type("IdleTool", (Agent,), {"__doc__": "Does nothing."}))
 
 

@@ -516,7 +516,7 @@ async def test_a_field_that_the_class_no_longer_has_is_an_error_that_names_it_an
 ) -> None:
     with pytest.raises(
         StoredDataError,
-        match=rf"planner:p has a field that its class does not have: `{field}`.*increase it to 2 and write upgrade_state",
+        match=rf"planner:p has a field that its class does not have: `{field}`.*increase it to 2 and write upgrade",
     ):
         await reread(run, written, read_as)
 

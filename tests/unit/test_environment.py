@@ -59,7 +59,7 @@ def test_money_need_not_be_a_whole_number() -> None:
     ("variable", "text", "sentence"),
     [
         ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
-        ("SAPWOOD_THREADS", "many", "expected an integer"),
+        ("SAPWOOD_THREADS", "many", "it takes a whole number"),
         ("SAPWOOD_CORS", "maybe", "it takes true or false"),
         ("SAPWOOD_PRICES", "my-model", "it takes prices with commas between them"),
         ("SAPWOOD_LIMITS_DOLLARS", "much", "it takes a number"),

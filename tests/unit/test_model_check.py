@@ -57,7 +57,7 @@ async def test_an_agent_without_model_or_respond_is_refused_at_start(tmp_path: P
 async def test_the_classes_that_a_root_uses_as_tools_are_checked_too(make: Any, tmp_path: Path) -> None:
     helper = chat("Helper", model="openai:gpt-4o")
     middle = chat("Middle", model=ScriptedModel(), tools=(make(helper),))
-    with pytest.raises(UsageError, match=r"Helper\.model is 'openai:gpt-4o'"):
+    with pytest.raises(UsageError, match=r"Helper\.model cannot be used, got 'openai:gpt-4o'"):
         await start(chat(model=ScriptedModel(), tools=(make(middle),)), folder=tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_a_wish_may_be_said_briefly() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: wished(60), r"not 60\. For seconds, write timedelta\(seconds=60\)\."),
+        (lambda: wished(60), r"got 60\. For seconds, write timedelta\(seconds=60\)\."),
         (lambda: wished(1.5), r"write timedelta\(seconds=1\.5\)"),
         (lambda: wished("0 9 * * *"), r"For a cron expression, write Cron\('0 9 \* \* \*'\)\."),
         (lambda: wished(None), "expects a timedelta, datetime, After, At, Every or Cron, got None"),
@@ -105,8 +105,8 @@ def test_a_wish_may_be_said_briefly() -> None:
         (lambda: At(SECOND), "expected a datetime with a time zone"),
         (lambda: After(SECOND, key=""), "key='': expected a non-empty string"),
         (lambda: Every(SECOND, key=7), "key=7: expected a non-empty string"),
-        (lambda: After(SECOND, retry=3), r"retry=3: it takes Retry\("),
-        (lambda: Cron("* * * * *", retry=None), r"retry=None: it takes Retry\("),
+        (lambda: After(SECOND, retry=3), r"retry=3: expected Retry\("),
+        (lambda: Cron("* * * * *", retry=None), r"retry=None: expected Retry\("),
         (lambda: Cron("* * * *"), "expected five fields: minute, hour, day, month, weekday"),
         (lambda: Cron("* * * * * *"), "expected five fields"),
         (lambda: Cron("@daily"), "expected five fields"),
