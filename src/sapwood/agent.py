@@ -91,14 +91,14 @@ HOOKS = frozenset(
     | {"on_fiber_recovered"}
     | {"on_run", "on_run_start", "on_run_finish"}
 )
-"""What a subclass may override of what `Agent` defines."""
+"""The names of `Agent` that a subclass may override."""
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
     | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
 )
-"""What a subclass may set."""
+"""The class attributes that a subclass may set."""
 SHOWN = frozenset({"subscribe"})
 """The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
 RESERVED = frozenset({"files", "memory", "mcp", "history", "webhooks"})

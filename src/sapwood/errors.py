@@ -1,6 +1,6 @@
 """Everything sapwood raises, sorted by who can do something about it.
 
-`UsageError`: the developer. `Refused`: the caller. `Unavailable`: nobody, wait and
+`UsageError`: the developer. `Refused`: the caller. `Unavailable`: no one, wait and
 try again. `StoredDataError`: the operator. `ChildFailed` says that a call to another
 agent did not succeed, which agent it was and why; its kinds say what happened.
 

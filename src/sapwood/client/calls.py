@@ -41,7 +41,7 @@ class Decoder:
 
 
 class RemoteMethod:
-    """How one method is called."""
+    """One method of a remote agent."""
 
     def __init__(self, method: Method) -> None:
         self.name = method.name

@@ -27,7 +27,7 @@ SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class How(TypedDict, total=False):
-    """What `connect` takes further; each is told there."""
+    """Further arguments of `connect`; see there."""
 
     query: Mapping[str, str]
     headers: Mapping[str, str]

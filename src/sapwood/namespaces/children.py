@@ -30,7 +30,7 @@ class AgentChildren:
     def abort(self, cls: type, name: str, reason: object = None) -> None:
         """Stop a sub-agent and everything below it, at once. Its data stays; `sub_agent` starts it again.
 
-        Until then, calls to it raise `Aborted(reason)`, those that are under way too.
+        Until then, calls to it raise `Aborted(reason)`, running calls too.
         """
         self._runs.abort_child(cls, name, reason)
 

@@ -24,7 +24,7 @@ class AgentQuestions:
         return await self._answer(question, approval(arguments, None, approved=True))
 
     async def deny(self, question: Question | str, reason: str | None = None) -> bool:
-        """Refuse the tool call; the model is told the `reason`. Returns `False` if the question is not open."""
+        """Refuse the tool call; the model receives the `reason`. Returns `False` if the question is not open."""
         return await self._answer(question, approval(None, reason, approved=False))
 
     async def list(self) -> list[Question]:

@@ -53,7 +53,7 @@ class AgentRuns:
         return await self._runs.clear_all(status, older_than)
 
     def pin(self, id: str) -> bool:
-        """Keep a run until `unpin`, whatever `run_retention` and `clear` say. Returns `False` if it does not exist."""
+        """Keep a run until `unpin`, regardless of `run_retention` and `clear`. Returns `False` if it does not exist."""
         return self._actor.of(Sweeper).pin(id, True)
 
     def unpin(self, id: str) -> bool:

@@ -26,7 +26,7 @@ class Question:
     path: tuple[PathSegment, ...] = ()
     """The path to the agent that asks, from the agent that lists the question. Empty if they are the same."""
     kind: Literal["approval", "client"] = "approval"
-    """`approval` if a person has to allow the call, `client` if a client has to run it."""
+    """`approval` if a person must allow the call, `client` if a client must run it."""
     remote: tuple[PathSegment, ...] | None = None
     """If another server executes the agent that asks: the path to it there, from the agent that executes the run.
     `path` then leads to the sub-agent that stands for that run."""
@@ -69,7 +69,7 @@ class AnyClient:
 
 
 ANY_CLIENT: Final = AnyClient()
-"""Every client that the gates of the agent admit may answer: the people of the conversation themselves."""
+"""Every client that the gates of the agent admit may answer: the users of the conversation themselves."""
 
 Verdict: TypeAlias = bool | str
 """`True` allows. `False` refuses, and a text refuses with a reason."""
@@ -88,7 +88,7 @@ def refusal_of(verdict: object) -> str | None:
 
 
 async def refused_by(approvers: Approvers, user: Any, question: Question) -> str | None:
-    """Return why a user may not approve; `None` if they may."""
+    """Return why a user may not approve; `None` if the user may."""
     if isinstance(approvers, AnyClient):
         return None
     if callable(approvers):

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder(httpx2.AsyncBaseTransport):
-    """Asks the provider, and writes down what it was asked and what it answered, piece by piece."""
+    """Sends requests to the provider, and records each request and its response, chunk by chunk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class _Heard(httpx2.AsyncByteStream):
 
 
 class Player(httpx2.AsyncBaseTransport):
-    """Gives the answers that were written down, in the same order."""
+    """Replays the recorded responses in the same order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

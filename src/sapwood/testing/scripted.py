@@ -13,7 +13,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One answer of a scripted model: text, tool calls, or an error, at a pace."""
+    """One answer of a scripted model: text, tool calls or an error."""
 
     text: str = ""
     calls: tuple[tuple[str, dict[str, Any], str | None], ...] = ()
