@@ -133,7 +133,7 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told_why(run: Run) -> 
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        ({"amount": "much"}, "do not fit pay: amount: .*integer"),
+        ({"amount": "much"}, "do not match the tool pay: amount: .*integer"),
         ({"sum": 3}, "amount: .*required; sum: .*not permitted"),
         ({}, "amount: .*required"),
     ],

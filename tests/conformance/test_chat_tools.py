@@ -159,7 +159,7 @@ async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
         _, answer = await agent.conversation.messages()
         assert "picture ran, but its result is not a JSON value" in parts_of(answer, "p")["errorText"]
         check_history(json.loads(await agent.seen_by_model()))
-    assert [record for record in caplog.records if "the tool picture" in record.getMessage()]
+    assert [record for record in caplog.records if "tool failed tool=picture" in record.getMessage()]
 
 
 async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:

@@ -673,9 +673,9 @@ def _plain(self: Any, *args: Any) -> Any: ...
     [
         ("before_turn", _plain, "before_turn must be `async def`"),
         ("compact", _plain, "compact must be `async def`"),
-        ("get_model", _awaited, "write `def`"),
-        ("on_chunk", _awaited, "write `def`"),
-        ("respond", _awaited, "has to `yield`"),
+        ("get_model", _awaited, "Write `def`"),
+        ("on_chunk", _awaited, "Write `def`"),
+        ("respond", _awaited, "`yield` the answer"),
     ],
 )
 def test_a_hook_that_would_fail_every_turn_is_refused_when_the_class_is_made(

@@ -101,7 +101,7 @@ def test_private_async_and_inherited_methods_are_not_warned_about() -> None:
 
 
 def test_a_warning_points_at_the_class_that_has_the_method() -> None:
-    with pytest.warns(UserWarning, match="plain method") as seen:
+    with pytest.warns(UserWarning, match="is not `async def`") as seen:
 
         class Mine(Agent):
             def plain(self) -> None: ...

@@ -291,7 +291,7 @@ async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> N
         turn = await agent.send("go")
 
         assert turn.status == "completed"
-        assert "do not fit" in str((await returned(agent))["c1"])
+        assert "arguments are invalid" in str((await returned(agent))["c1"])
         assert await agent.all_runs() == []
 
 
@@ -303,8 +303,8 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         await agent.send("go")
 
         told = failure((await returned(agent))["c1"])
-        assert (told["ok"], told["status"], told["retryable"]) == (False, "failed", False)
-        assert "does not fit" in told["error"]
+        assert (told["ok"], told["status"], told["retryable"]) == (False, "error", False)
+        assert "output of the agent is invalid" in told["error"]
 
 
 @pytest.mark.promise("A-130", "A-131", "A-230", "CF-97")

@@ -636,10 +636,10 @@ async def test_arguments_are_copied_when_the_call_is_wished_and_arrive_as_what_t
         ("not a method", UsageError, "expects a method of this agent, such as self.remind"),
         ("of another", UsageError, "expects a method of this agent"),
         ("lambda", UsageError, "expects a method of this agent"),
-        ("generator", UsageError, "nobody would read what it yields"),
+        ("generator", UsageError, "it is a generator"),
         ("number", UsageError, r"write timedelta\(seconds=60\)"),
         ("text", UsageError, r"write Cron\('\* \* \* \* \*'\)"),
-        ("naive", UsageError, "2030-01-01 00:00:00 has no time zone"),
+        ("naive", UsageError, "with a time zone, got 2030-01-01 00:00:00"),
     ],
 )
 async def test_what_could_not_be_called_later_is_refused_now(

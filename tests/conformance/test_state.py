@@ -383,7 +383,7 @@ async def test_a_state_of_a_newer_version_is_refused_and_not_given_to_upgrade_st
         await (await profile(world, ProfileTwo)).marry("Lovelace")
         await world.restart()
 
-        with pytest.raises(StoredDataError, match=r"by a newer version of the program.* 2, and the class has 1"):
+        with pytest.raises(StoredDataError, match=r"by a newer version of the program.* 2, but the class has 1"):
             await (await profile(world, ProfileBack)).read()
 
         await world.restart()

@@ -646,7 +646,7 @@ async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
     async def plan(agent: Any) -> list[Run]:
         for wrong, says in (
             (agent.runs.race, "at least one branch"),
-            (lambda: agent.runs.gather(*branches("a"), quorum=2), "there are 1 branches"),
+            (lambda: agent.runs.gather(*branches("a"), quorum=2), "expected an int from 1 to 1"),
             (lambda: agent.runs.gather(*branches("a"), quorum=1, fail_fast=True), "not both"),
             (lambda: agent.runs.map(TeamDigger, ["a"], concurrency=0), "must be at least 1, got 0"),
             (lambda: agent.runs.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),

@@ -346,7 +346,7 @@ class StoredCalls:
         except UsageError as error:
             return self._put_off(row, error)
         if row.died > MOST_DEATHS:
-            error = GaveUp(f"The process crashed {MOST_DEATHS} times during {row.method}().")
+            error = GaveUp(f"The process ended {MOST_DEATHS} times during {row.method}().")
             return self._give_up(row._replace(failed=row.failed + MOST_DEATHS), error)
         actor.check_live()
         try:

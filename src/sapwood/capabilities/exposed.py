@@ -45,10 +45,10 @@ class Exposed:
     def _argument(self, name: str, raw: msgspec.Raw) -> Any:
         try:
             if is_deep(bytes(raw)):
-                raise InvalidArguments(f"{self.method.full_name}() argument {name!r} is invalid: {TOO_DEEP}")
+                raise InvalidArguments(f"{self.method.full_name}() argument {name!r} does not fit: {TOO_DEEP}")
             return self._decoder(name).decode(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            text = f"{self.method.full_name}() argument {name!r} is invalid: {error}."
+            text = f"{self.method.full_name}() argument {name!r} does not fit: {error}."
             raise InvalidArguments(text) from None
 
     @functools.cache  # noqa: B019 - as many as the class has parameters, and it lives as long as the class

@@ -384,7 +384,7 @@ class Fibers:
         """Note that a fiber is being recovered, and when to try again if that ends the process; None: given up."""
         deaths = row.recoveries - row.failures
         if row.recoveries >= MOST_RECOVERIES or deaths >= MOST_DEATHS:
-            what = f"the process crashed {deaths} times" if deaths >= MOST_DEATHS else f"last error: {row.error}"
+            what = f"the process ended {deaths} times" if deaths >= MOST_DEATHS else f"last error: {row.error}"
             given_up = GaveUp(f"The fiber was recovered {row.recoveries} times without progress; {what}.")
             log.error(
                 "fiber failed, no more recoveries fiber=%s address=%s: %s",

@@ -35,7 +35,7 @@ class Decoder:
         try:
             return self._decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidResult(f"{self._what} does not match its type: {error}.") from None
+            raise InvalidResult(f"{self._what} does not fit: {error}.") from None
         except NotImplementedError:
             raise NotCopyable(f"{self._what} is annotated with a type that cannot be read from JSON.") from None
 
