@@ -123,7 +123,7 @@ async def test_an_input_that_does_not_fit_the_state_ends_the_run_before_it_begin
     async with working(cls := boss(Researcher)) as (one, agent, bench):
         run = await agent.give({"about": 3}, run_id="r")
 
-        assert run.status == "error"
+        assert run.status == "failed"
         assert "The input of run 'r' must match the state of Boss:b/Researcher:r, a Topic" in run.error
         assert bench.log == []
         child = await one.world.get_agent(cls, "b", sub=[(Researcher, "r")])
@@ -154,7 +154,7 @@ async def test_the_input_of_a_remote_run_is_the_state_at_the_other_server() -> N
         assert await there.shown() == Topic("bread", 1, ("a source",))
 
         refused = await (await two.desk()).give("FarResearcher", {"about": 3}, "s")
-        assert refused.status == "error"
+        assert refused.status == "failed"
         assert "must match the state of FarResearcher:" in refused.error
 
 

@@ -166,7 +166,7 @@ async def test_too_many_runs_are_refused_at_once_and_a_freed_place_can_be_used()
         await asyncio.gather(*going)
         allowed = await agent.give("dig", run_id="r4")
 
-        assert (refused.status, refused.retryable) == ("error", False)
+        assert (refused.status, refused.retryable) == ("failed", False)
         assert "max_concurrent_runs=2" in (refused.error or "")
         assert allowed.ok
         assert await agent.child_names() == ["r1", "r2", "r4"]

@@ -303,7 +303,7 @@ async def test_an_output_that_is_not_what_was_promised_is_a_failure() -> None:
         await agent.send("go")
 
         told = failure((await returned(agent))["c1"])
-        assert (told["ok"], told["status"], told["retryable"]) == (False, "error", False)
+        assert (told["ok"], told["status"], told["retryable"]) == (False, "failed", False)
         assert "output of the agent is invalid" in told["error"]
 
 

@@ -407,7 +407,7 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         giving = asyncio.create_task(agent.lead(1, 5))
         await until(lambda: asked(model), 3)
         refused = await agent.try_one()
-        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert (
             "There are 4 unfinished runs, and the limit is Limits(runs_at_once=4) for Crew:b and everything below it"
             in (refused.error or "")
@@ -432,7 +432,7 @@ async def test_runs_that_a_crash_has_interrupted_anywhere_in_the_tree_count_for_
 
         refused = await agent.try_one()
 
-        assert (refused.status, refused.reason) == ("error", "over_limit")
+        assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert "There are 4 unfinished runs" in (refused.error or "")
         gate.set()
         await until(lambda: agent.count("completed"), 1)

@@ -420,7 +420,7 @@ async def test_a_run_that_timed_out_while_its_server_was_away_says_why() -> None
         await two.near.world.clock.advance(11)
 
         run = await giving
-        assert (run.status, run.reason) == ("error", "timed-out")
+        assert (run.status, run.reason) == ("failed", "timed-out")
         told = (
             f"The run exceeded its timeout: 10 seconds. {run.remote['url']} responded with 503: down. [error reference "
         )
