@@ -83,6 +83,10 @@ SPECIALISTS: tuple[type[Specialist], ...] = (Engineer, Customer, Accountant)
 
 
 # --8<-- [end:specialists]
+PAGE_WORDS = {"failed": "error", "cancelled": "aborted"}
+"""The page shows a run in the words that npm's client has for it."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """One run, as a timeline shows it."""
@@ -252,4 +256,5 @@ def lane(run: Run) -> Lane:
     began = run.started_at.timestamp() if run.started_at else 0.0
     ended = run.ended_at.timestamp() if run.ended_at else None
     who, status = run.agent.type, "running" if not run.is_over else run.status
+    status = PAGE_WORDS.get(status, status)
     return Lane(run.id, who, status, began, ended, run.reason, run.error)

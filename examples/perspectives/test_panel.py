@@ -34,7 +34,7 @@ async def test_to_settle_is_to_hear_all_and_to_make_do_with_those_who_answer(
         "Accountant": "completed",
         "Chair": "completed",
     }
-    assert statuses(part) == statuses(whole) | {"Accountant": "failed"}
+    assert statuses(part) == statuses(whole) | {"Accountant": "error"}
     assert "3 of 3 were heard." in await summed_up(world, "a")
     told = await summed_up(world, "b")
     assert "2 of 3 were heard." in told
@@ -75,7 +75,7 @@ async def test_a_race_is_won_by_the_first_who_answers_and_not_by_one_who_fails(
     lost = "lost-to a-Customer"
     assert reasons(first) == {"Engineer": lost, "Accountant": lost}
     assert reasons(second) == {"Engineer": "lost-to b-Accountant"}
-    assert statuses(second)["Customer"] == "failed"
+    assert statuses(second)["Customer"] == "error"
     assert nobody.outcome == "too few"
     assert "The first answer is: yes." in await summed_up(world, "a")
 

@@ -228,7 +228,7 @@ def test_if_one_of_two_helpers_fails_the_other_goes_on_and_the_gap_is_named(
     is_at(second, "error")
     expect(second).to_contain_text("The web did not answer any more.")
     assert tasks(talk(page)) == ["Rust", "something that fails"]
-    assert me.runs() == [("Researcher", "completed"), ("Researcher", "error")]
+    assert me.runs() == [("Researcher", "completed"), ("Researcher", "failed")]
     assert me.messages()[-1]["parts"][1]["output"]["b"]["error"] == "The web did not answer any more."
     assert concluded(page) == me.said()
 
@@ -370,7 +370,7 @@ def test_what_goes_on_is_no_error_while_the_server_is_away_and_can_be_stopped(
 
     connected(page)
     expect(page.get_by_role("alert")).to_have_count(0)
-    assert me.runs() == [("Researcher", "aborted")] * 2
+    assert me.runs() == [("Researcher", "cancelled")] * 2
 
 
 @pytest.mark.promise("A-157")
@@ -446,7 +446,7 @@ def test_what_went_wrong_is_said_where_it_went_wrong_and_can_be_tried_again(
     expect(side.get_by_role("alert")).to_contain_text("The web did not answer any more.")
 
     is_said_at(side, "error", "Assistant", is_busy=False)
-    assert me.runs() == [("Researcher", "error")]
+    assert me.runs() == [("Researcher", "failed")]
     assert concluded(page) == me.said()
 
 

@@ -188,7 +188,7 @@ def test_one_that_fails_is_named_and_the_others_count(
     expect(how(page, "Customer")).to_have_text(re.compile(r"failed after [\d.]+ s"))
     expect(panel(discussion, "Customer")).to_contain_text("It was told to fail.")
     expect(synthesis(page)).to_contain_text("Not heard: the Customer (it was told to fail).")
-    assert ("Customer", "error") in stored(me)
+    assert ("Customer", "failed") in stored(me)
 
 
 def test_if_two_fail_there_is_no_quorum_and_it_can_be_asked_again(
@@ -209,7 +209,7 @@ def test_if_two_fail_there_is_no_quorum_and_it_can_be_asked_again(
     again = discussions(page).nth(1)
     is_like(again, Engineer="aborted", Customer="completed", Accountant="completed", Chair="completed")
     ends(again, "summed up")
-    assert [status for _, status in me.runs()][:3] == ["aborted", "error", "error"]
+    assert [status for _, status in me.runs()][:3] == ["cancelled", "failed", "failed"]
 
 
 def test_whoever_is_not_needed_is_stopped_by_hand_one_or_all(
@@ -295,7 +295,7 @@ def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, user: str, me: Kep
     page.keyboard.press("Space")
     expect(focused).to_have_attribute("aria-expanded", "true")
 
-    assert stored(me)[1:] == [("Customer", "completed"), ("Accountant", "error"), ("Chair", "completed")]
+    assert stored(me)[1:] == [("Customer", "completed"), ("Accountant", "failed"), ("Chair", "completed")]
 
 
 def open_helper_of(panel: Locator) -> Locator:

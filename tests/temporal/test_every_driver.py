@@ -82,7 +82,7 @@ async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch
         assert not root.of_type(RESPONSE)
         assert log == [
             *("turn r1", "step 1", "before look", "after look a tree", "step 2", "end completed seen"),
-            *("turn r2", "step 1", "end aborted once"),
+            *("turn r2", "step 1", "end cancelled once"),
         ]
         await in_temporal(one.world, "AlikeRoot:r/AlikeTalker:t", r1="completed", r2="cancelled")
 
