@@ -254,7 +254,7 @@ def test_an_agent_is_not_made_by_calling_its_class() -> None:
     class Plain(Agent):
         pass
 
-    with pytest.raises(UsageError, match=r"await app\.get_agent\(Plain, …\)"):
+    with pytest.raises(UsageError, match=r"await app\.get_agent\(Plain, name\)"):
         Plain()
 
 

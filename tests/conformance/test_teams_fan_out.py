@@ -650,7 +650,7 @@ async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
             (lambda: agent.runs.gather(*branches("a"), quorum=1, fail_fast=True), "not both"),
             (lambda: agent.runs.map(TeamDigger, ["a"], concurrency=0), "must be at least 1, got 0"),
             (lambda: agent.runs.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),
-            (lambda: agent.runs.gather(*branches("a"), "b"), "is no Branch"),
+            (lambda: agent.runs.gather(*branches("a"), "b"), "Expected a Branch"),
             (lambda: agent.runs.gather(*branches("a"), Branch(str)), "agent"),
         ):
             with pytest.raises(UsageError, match=says):

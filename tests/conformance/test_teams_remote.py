@@ -335,7 +335,7 @@ async def test_a_stop_that_overtakes_the_start_keeps_it_from_ever_beginning() ->
     ("who", "key", "wanted"),
     [
         ("FarDigger", "wrong", "remote_unauthorized: http"),
-        ("FarDigger", None, "answers 401"),
+        ("FarDigger", None, "responded with 401"),
         ("FarPrivate", KEY, "remote_refused: http"),
     ],
 )
@@ -656,7 +656,7 @@ async def test_where_an_agent_is_has_to_be_said() -> None:
             return await self.run_agent(Nowhere, "go")
 
     async with served(App(agents=[NearLost])) as one:
-        with pytest.raises(UsageError, match=r"Nowhere\.url is ''"):
+        with pytest.raises(UsageError, match=r"Nowhere\.url must be the URL"):
             await (await one.world.get_agent(NearLost, "l")).give()
 
 
