@@ -250,7 +250,7 @@ def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
         (Edited, "migrations", "Migration 1 (migration 1) was edited after it ran here.", "Put the old text back"),
         (Removed, "migrations", "has seen 1 migrations and the class has only 0", "Put back"),
         (MigrationThatFails, "migrations", "UNIQUE constraint failed", "Correct the migration"),
-        (StateChanged, "state", "It cannot be read: Object missing required field `parcels`", "raise it to 2"),
+        (StateChanged, "state", "It cannot be read: Object missing required field `parcels`", "increase it to 2"),
         (NoUpgrade, "state", "has state_version 1, but the class has 2", "Write upgrade_state"),
         (BadUpgrade, "state", "does not match version 2", "Correct upgrade_state()"),
         (RaisingUpgrade, "state", "upgrade_state() raised KeyError: 'parcels'", "Correct upgrade_state()"),
