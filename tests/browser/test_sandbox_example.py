@@ -119,10 +119,10 @@ def test_ten_ways_out_are_tried_and_each_is_refused_with_a_reason(
         ("Open a file", "forbidden", "Permission denied: '/etc/passwd'"),
         ("Make code of text", "unknown", "'__import__' is not defined"),
         ("Walk from a value to everything", "raised", "no attribute '__class__'"),
-        ("Never end, and catch whoever objects", "limit", "It ran longer than 1"),
+        ("Never end, and catch whoever objects", "limit", "The code ran longer than 1"),
         ("Take all memory", "limit", "bytes of memory"),
         ("Recurse for ever", "limit", "more than 100 deep"),
-        ("Flood the reader", "limit", "It printed more than 2000 bytes"),
+        ("Flood the reader", "limit", "The code printed more than 2000 bytes"),
         ("Call what was not given", "raised", "no attribute 'erase'"),
         ("Pass what it must not", "binding", "customers() argument 'city'"),
     ):

@@ -60,7 +60,7 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
     folder = tmp_path / "sapwood-cell"
     try:
         end = time.monotonic() + 120
-        while "All nodes answer" not in said.read_text():
+        while "Every node serves" not in said.read_text():
             assert cell.poll() is None, said.read_text()
             assert time.monotonic() < end, said.read_text()
             time.sleep(0.2)
@@ -71,7 +71,9 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
 
         second = sapwood(tmp_path, "cluster", "dev", "--nodes", "1", "--port", str(port - 5))
         assert second.returncode != 0
-        assert f"`sapwood cluster dev` runs here already (process {cell.pid})" in " ".join(second.stderr.split())
+        assert f"`sapwood cluster dev` is already running in this folder (process {cell.pid})" in " ".join(
+            second.stderr.split()
+        )
         assert (folder / "environment").exists()
 
         counts = [sapwood(tmp_path, "call", "CellTally:a", "hit", "--data", str(folder / f"node-{n}")) for n in (0, 1)]
@@ -92,9 +94,9 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
             assert time.monotonic() < end, seen
 
         for wrong, why in (
-            (["--cluster", "other"], "is that of the cluster 'sapwood', and two must not share one."),
-            (["--archive", (tmp_path / "nowhere").as_uri()], "is not there: this machine has no such folder."),
-            (["--at", "2999-01-01T00:00:00Z"], "That time has not come yet."),
+            (["--cluster", "other"], "belongs to the cluster 'sapwood', and two clusters must not share one."),
+            (["--archive", (tmp_path / "nowhere").as_uri()], "does not exist on this machine."),
+            (["--at", "2999-01-01T00:00:00Z"], "--at must not be in the future."),
             ([], "Nodes are running: node-0, node-1. Stop them first."),
         ):
             refused = sapwood(tmp_path, "cluster", "restore", *wrong, **environment)
@@ -143,7 +145,7 @@ def test_what_a_killed_one_left_is_not_started_upon(tmp_path: Path) -> None:
         cell.wait()
         second = sapwood(tmp_path, *dev)
         assert second.returncode != 0
-        assert f"was killed here (process {cell.pid}), and what it started still runs" in " ".join(
+        assert f"was killed in this folder (process {cell.pid}), and its child processes still run" in " ".join(
             second.stderr.split()
         )
     finally:
@@ -155,6 +157,6 @@ def test_what_a_killed_one_left_is_not_started_upon(tmp_path: Path) -> None:
 def test_an_app_that_is_not_there_is_told_once_and_leaves_nothing(tmp_path: Path) -> None:
     ended = sapwood(tmp_path, "cluster", "dev", "nope:app")
     assert ended.returncode != 0
-    assert (ended.stdout + ended.stderr).count("There is no module") == 1, ended
+    assert (ended.stdout + ended.stderr).count("The module") == 1, ended
     assert "did not start" not in ended.stdout + ended.stderr
     assert list(tmp_path.iterdir()) == []

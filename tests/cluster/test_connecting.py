@@ -144,8 +144,8 @@ async def test_a_wrong_password_is_told_at_once_in_one_sentence(
             await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test", timings=never)
 
     where = f"nats://127.0.0.1:{one_nats.ports[0]}"
-    assert str(told.value) == f"The NATS servers at {where} refuse the user 'node': is the password right?"
-    with pytest.raises(UsageError, match=r"want a user and a password\."):
+    assert str(told.value) == f"The NATS servers at {where} refused the user 'node'. Check the password."
+    with pytest.raises(UsageError, match=r"need a user and a password\."):
         await connecting.connect(where, "test")
     # Who is refused may be cut off before the reason was read, and asks again.
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
@@ -155,7 +155,7 @@ async def test_a_node_that_may_only_look_is_told_which_user_it_needs(one_nats: N
     quick = Timings(nats_answer_timeout=1.0)
     connection = await connecting.connect(one_nats.urls.replace("node:node-", "watch:watch-"), "test")
     try:
-        with pytest.raises(UsageError, match=r"does not let the user 'watch' do this: .*needs a user that may write"):
+        with pytest.raises(UsageError, match=r"NATS denied this to the user 'watch': .*needs a user with write access"):
             await founding.found(connection, "unfounded", Layout(streams=1, replicas=1), timings=quick)
     finally:
         await connection.close()

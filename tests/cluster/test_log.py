@@ -257,7 +257,7 @@ async def test_after_its_patience_nobody_knows(cell: Cell, servers: Nats) -> Non
         servers.pause(n)
     try:
         await asyncio.sleep(0.5)  # until all of their threads stand still
-        with pytest.raises(Unavailable, match="did not take"):
+        with pytest.raises(Unavailable, match="did not accept"):
             await cell.log.append([cell.entry(0, "a")], epochs)
     finally:
         for n in two:

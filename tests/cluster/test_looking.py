@@ -86,7 +86,7 @@ async def test_a_node_that_is_silent_is_gone_and_its_shards_are_told_of(cell: Na
     seen = await look(watch, "sapwood", expiry=0.5)
 
     assert seen.orphaned >= 1
-    assert any(one.startswith("Node carla was last heard of") for one in seen.troubles)
+    assert any(one.startswith("Node carla renewed its lease") for one in seen.troubles)
 
 
 async def test_what_the_archive_does_not_have_yet_is_counted(cell: Nats, node: Any, watch: Any) -> None:
@@ -114,7 +114,7 @@ async def test_an_archive_that_another_cluster_writes_to_is_told_of(cell: Nats, 
 
     seen = await look(watch, "sapwood", archive=archive)
 
-    told = f"Stream sapwood-log-0 ends at {last}, and the archive has them up to {last + 7}: another cluster writes"
+    told = f"Stream sapwood-log-0 ends at {last}, but the archive has messages up to {last + 7}: another cluster writes"
     assert [one for one in seen.troubles if one.startswith(told)]
 
 
@@ -124,8 +124,8 @@ async def test_whoever_is_asked_in_vain_is_told_of(cell: Nats, node: Any, watch:
 
     seen = await look(watch, "sapwood", monitors=[*monitors(cell)[:1], f"http://127.0.0.1:{nowhere}", "no address"])
 
-    assert [one for one in seen.troubles if one.startswith("Nothing answers")] == [
-        f"Nothing answers at {where}: what its server holds was not compared."
+    assert [one for one in seen.troubles if one.startswith("No answer from")] == [
+        f"No answer from {where}: the data of its server was not compared."
         for where in (f"http://127.0.0.1:{nowhere}", "no address")
     ]
 
@@ -153,4 +153,4 @@ async def test_a_server_that_is_gone_is_told_of(tmp_path: Any) -> None:
 async def test_a_cluster_that_was_never_founded_is_named(watch: Any) -> None:
     with pytest.raises(UsageError) as told:
         await look(watch, "other")
-    assert str(told.value) == "There is no cluster 'other' at these servers (yet): no node has started."
+    assert str(told.value) == "The cluster 'other' does not exist on these servers: no node has started yet."

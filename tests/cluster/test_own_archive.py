@@ -93,7 +93,7 @@ def cluster(nats: Nats, tmp_path: Path) -> Cluster:
 async def test_a_node_with_another_archive_is_refused(cluster: Cluster) -> None:
     own, other = cluster.url("archive"), cluster.url("other")
     async with cluster.node("a", own):
-        with pytest.raises(UsageError, match=f"has the archive {own}, and {other} is another one"):
+        with pytest.raises(UsageError, match=f"uses the archive {own}, got {other}"):
             async with cluster.node("b", other):
                 pass
         async with cluster.node("b", own):
@@ -105,7 +105,7 @@ async def test_an_archive_of_the_same_name_is_another_one_if_it_was_emptied(clus
     async with cluster.node("a", cluster.url("archive")):
         pass
     shutil.move(cluster.folder / "archive", cluster.folder / "moved")
-    with pytest.raises(UsageError, match="it was emptied, or it is a folder of this machine alone"):
+    with pytest.raises(UsageError, match="it was emptied, or it is a folder of this machine only"):
         async with cluster.node("a", cluster.url("archive")):
             pass
     async with cluster.node("a", cluster.url("moved")):  # all of it: it is the same
@@ -131,9 +131,9 @@ async def test_commands_refuse_another_archive(cluster: Cluster) -> None:
         for words in (["verify"], ["trees"], ["backup", str(cluster.folder / "copy")], ["status"]):
             code, said = await cluster.command(*words, archive=cluster.url("other"))
             assert code != 0
-            assert "is another one" in said, words
+            assert "must use the same archive" in said, words
         code, said = await cluster.command("verify", archive=cluster.url("archive"))
-        assert (code, "Everything is whole" in said) == (0, True), said
+        assert (code, "All data is intact" in said) == (0, True), said
 
 
 @pytest.mark.nightly
@@ -149,11 +149,11 @@ async def test_a_restored_cluster_has_the_archive_it_was_restored_from(cluster: 
     await cluster.lose_nats()
     (cluster.folder / "other").mkdir()
     code, said = await cluster.command("restore", archive=other)
-    assert (code, f"The archive {other} has nothing." in said) == (1, True)
+    assert (code, f"The archive {other} is empty:" in said) == (1, True)
     code, said = await cluster.command("restore", archive=own)
     assert code == 0, said
     assert (cluster.folder / "archive" / ID).read_text() == identity
-    with pytest.raises(UsageError, match="is another one"):
+    with pytest.raises(UsageError, match="must use the same archive"):
         async with cluster.node("b", other):
             pass
     async with cluster.node("b", own) as app:
@@ -163,7 +163,7 @@ async def test_a_restored_cluster_has_the_archive_it_was_restored_from(cluster: 
 async def test_a_bucket_that_is_not_there_is_refused(cluster: Cluster, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="there is no such bucket"):
+    with pytest.raises(UsageError, match="the bucket does not exist"):
         async with cluster.node("a", "s3://nobodys-bucket/trees"):
             pass
 
@@ -204,7 +204,7 @@ async def test_an_archive_that_did_not_answer_at_the_start_is_compared_before_it
         with pytest.raises(Unavailable, match="does not answer"):
             await app.get_agent(OwnArchiveChest, "c")
         other.is_away = False
-        with pytest.raises(Unavailable, match="not the archive of the cluster"):
+        with pytest.raises(Unavailable, match="is no longer that of the cluster"):
             await app.get_agent(OwnArchiveChest, "c")
         assert other.objects == {}
         other.objects |= own.objects

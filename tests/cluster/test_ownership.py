@@ -227,7 +227,7 @@ async def test_nobody_loses_anything_when_a_server_dies(nats: Nats, cluster: str
 
 async def test_a_second_process_of_the_same_name_is_refused_while_the_first_lives(nats: Nats, cluster: str) -> None:
     async with nodes(nats, cluster, "a") as (first,):
-        with pytest.raises(UsageError, match="A node named 'a' runs already"):
+        with pytest.raises(UsageError, match="A node named 'a' is already running"):
             await Owning("a", LEASE).join(nats.urls, cluster)
 
         assert first.ownership.holds_lease()

@@ -77,6 +77,6 @@ async def test_a_node_ends_that_stood_still_until_another_process_had_its_name(
         nodes["a"].send(signal.SIGCONT)
 
         assert await asyncio.to_thread(nodes["a"].until_ended) == 1
-        assert "Another process is this node now: two had the same name. This process ends." in nodes["a"].log()
+        assert "process exits: Another process is this node now: two had the same name." in nodes["a"].log()
         async with connect(others["a"].url, LostWorker, "displaced") as remote:
             assert await remote.stub.write("one") == 1

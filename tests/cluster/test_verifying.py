@@ -145,11 +145,11 @@ async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -
     seen = await stored.verify()
     assert (seen.is_whole, seen.offline) == (True, [gone])
     assert [str(line) for line in told(seen)][1:] == [
-        f"Server {gone} is offline: what it holds was not looked at.",
+        f"Server {gone} is offline: its data was not checked.",
         "Everything else is whole.",
     ]
 
-    with pytest.raises(Unavailable, match="Not all copies of sapwood-log-0 are there"):
+    with pytest.raises(Unavailable, match="Replicas of sapwood-log-0 are offline"):
         await refill(stored.connection, stored.names, stored.archive, 0)
 
     info = await stored.connection.jetstream().stream_info(stored.names.stream(0))
@@ -177,7 +177,7 @@ async def test_a_message_of_somebody_who_is_not_the_owner_is_found(stored: Store
     (damage,) = (await stored.verify()).damaged
 
     assert damage.root == str(root)
-    assert "was changed since it was written" in damage.what
+    assert "was changed after it was written" in damage.what
     assert damage.can_be_mended
 
 

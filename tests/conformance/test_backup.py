@@ -229,7 +229,7 @@ async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_r
                 patch.setattr(backup, name, failing_at_the_second(getattr(backup, name)))
             with pytest.raises(Unavailable, match="The disk is full"):
                 await world.app.backup(tmp_path / "copy")
-        with pytest.raises(UsageError, match="was not finished: trees are missing"):
+        with pytest.raises(UsageError, match="is incomplete: trees are missing"):
             await world.app.restore(tmp_path / "copy")
         (whole,) = roots_in(tmp_path / "copy")
         await world.app.restore(tmp_path / "copy", Library, whole.name)
@@ -253,7 +253,7 @@ async def test_one_into_a_folder_that_another_is_written_to_is_refused(
         first = asyncio.create_task(world.app.backup(tmp_path / "copy"))
         await copies.made.wait()
 
-        with pytest.raises(UsageError, match="is under way"):
+        with pytest.raises(UsageError, match="is in progress"):
             await world.app.backup(tmp_path / "copy")
 
         copies.go_on.set()
@@ -268,13 +268,13 @@ async def test_what_was_not_finished_but_is_served_meanwhile_is_not_overwritten(
         (tmp_path / "copy" / backup.UNFINISHED).write_text("Not all trees were copied.")
         (tmp_path / "copy" / "lock").touch()
 
-        with pytest.raises(UsageError, match="holds copies already"):
+        with pytest.raises(UsageError, match="already holds copies"):
             await world.app.backup(tmp_path / "copy")
 
         assert [str(root) for root in roots_in(tmp_path / "copy")] == ["Library:l"]
 
 
-# While a copy is under way
+# While a copy is in progress
 
 
 class Copies:

@@ -155,7 +155,7 @@ def check_refused(end: End, limit: str, address: str) -> None:
     status, reason, error = end
     assert (status, reason) == ("failed", "over_limit")
     assert f"Limits({limit}=" in (error or "")
-    assert f"for {address} and all below it" in (error or "")
+    assert f"for {address} and all agents under it" in (error or "")
 
 
 @LEVELS

@@ -371,7 +371,7 @@ async def test_functions_and_generators_take_no_key(run: Run, bank: Bank) -> Non
         one = with_options(await till(world), idempotency_key="k")
         with pytest.raises(NotCopyable, match="takes no function"):
             await one.tell(print)
-        with pytest.raises(UsageError, match="is a generator, which takes no idempotency_key"):
+        with pytest.raises(UsageError, match="is a generator and accepts no idempotency_key"):
             one.numbers(3)
 
 
@@ -523,7 +523,9 @@ async def test_after_failures_in_a_row_calls_are_refused_at_once(run: Run, bank:
         one = with_options(await till(world, depth), breaker=BREAKER)
         await fail_three_times(one, bank)
 
-        with pytest.raises(CircuitOpen, match=r"Till.charge was not called: it failed 3 times in a row") as refused:
+        with pytest.raises(
+            CircuitOpen, match=r"Till.charge was not called: the circuit breaker is open after 3 failures in a row"
+        ) as refused:
             await one.charge()
 
         assert refused.value.retryable
@@ -629,15 +631,15 @@ async def test_options_add_up_and_the_last_one_counts(run: Run, bank: Bank) -> N
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"timeout": -1}, "timeout=-1: expected a number of seconds, 0 or more"),
-        ({"timeout": True}, "timeout=True"),
-        ({"timeout": float("nan")}, "timeout=nan"),
-        ({"retry": 3}, r"retry=3: expected Retry\(…\)"),
-        ({"breaker": 3}, r"breaker=3: expected Breaker\(…\)"),
+        ({"timeout": -1}, "timeout must be a number of seconds, 0 or more, got -1"),
+        ({"timeout": True}, "timeout must be .*, got True"),
+        ({"timeout": float("nan")}, "timeout must be .*, got nan"),
+        ({"retry": 3}, r"retry must be Retry\(…\), got 3"),
+        ({"breaker": 3}, r"breaker must be Breaker\(…\), got 3"),
         ({"idempotency_key": ""}, "a string of 1 to 255 characters"),
         ({"idempotency_key": "x" * 256}, "a string of 1 to 255 characters"),
         ({"idempotency_key": 3}, "a string of 1 to 255 characters"),
-        ({"idempotency_key": "\ud800"}, "expected valid Unicode"),
+        ({"idempotency_key": "\ud800"}, "must be valid Unicode"),
     ],
 )
 async def test_wrong_options_are_refused(run: Run, bank: Bank, options: dict[str, Any], says: str) -> None:
@@ -647,7 +649,7 @@ async def test_wrong_options_are_refused(run: Run, bank: Bank, options: dict[str
 
 
 def test_what_is_no_stub_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"with_options\(\) takes a stub, such as sub_agent\(\) returns; got str"):
+    with pytest.raises(UsageError, match=r"with_options\(\) expected a stub, such as sub_agent\(\) returns, got str"):
         with_options("Till:r", timeout=3)
 
 

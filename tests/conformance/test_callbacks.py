@@ -369,7 +369,7 @@ async def test_a_callback_cannot_be_given_to_a_callback(run: Run) -> None:
     async with run(Streamer) as world:
         streamer = await world.get_agent(Streamer, "s")
 
-        with pytest.raises(UsageError, match="cannot be given to a callback"):
+        with pytest.raises(UsageError, match="cannot be passed to a callback"):
             await streamer.callback_to_callback(on_chunk)
 
 

@@ -475,7 +475,9 @@ async def test_what_is_no_agent_class_is_refused_by_name_before_anything_is_made
     async with run(Shelf, deps=probe) as world:
         shelf = await world.get_agent(Shelf, "s")
 
-        with pytest.raises(UsageError, match=rf"^{named} is not an agent class; it has to extend sapwood\.Agent\."):
+        with pytest.raises(
+            UsageError, match=rf"^{named} is not an agent class\. Agent classes must extend sapwood\.Agent\."
+        ):
             await shelf.make(given)
 
         assert await shelf.listed() == []
@@ -577,7 +579,7 @@ async def test_an_agent_s_sql_reaches_no_other_agent_s_data(run: Run) -> None:
             "SELECT * FROM sapwood_children",
             f"VACUUM INTO '{vault}.copy'",
         ]:
-            with pytest.raises(UsageError, match=r"belong to the framework|cannot be attached|cannot VACUUM"):
+            with pytest.raises(UsageError, match=r"reserved for the framework|ATTACH and VACUUM|cannot VACUUM"):
                 await keeper.run(sql)
 
 

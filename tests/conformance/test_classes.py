@@ -136,7 +136,7 @@ def test_a_misspelt_hook_that_is_plain_is_asked_about() -> None:
     def is_read_only(self: Any, connection: Any) -> bool:
         return True
 
-    with pytest.warns(UserWarning, match=r"is no hook.*Did you mean is_readonly\?"):
+    with pytest.warns(UserWarning, match=r"is not a hook.*Did you mean is_readonly\?"):
         make("Mine", is_read_only=is_read_only)
 
 

@@ -507,7 +507,7 @@ async def test_a_payload_may_have_exactly_its_limit(run: Run, method: str, fits:
         echo = await world.get_agent(Echo, "e")
 
         assert await getattr(echo, method)(fits) == fits
-        pattern = rf"Echo\.{method}\(\) argument 'value' has {LIMIT + 1} bytes; {LIMIT} may cross at once"
+        pattern = rf"Echo\.{method}\(\) argument 'value' has {LIMIT + 1} bytes; the limit is {LIMIT}"
         with pytest.raises(OverLimit, match=pattern) as over:
             await getattr(echo, method)(too_large)
         assert over.value.limit == "payload_bytes"
@@ -574,6 +574,6 @@ async def test_an_instance_of_a_subclass_is_refused_rather_than_cut_down() -> No
     async with running(App(agents=[Taker])) as world:
         taker = await world.get_agent(Taker, "t")
 
-        with pytest.raises(InvalidArguments, match="Derived, and declared as Base"):
+        with pytest.raises(InvalidArguments, match="must be a Base, got its subclass Derived"):
             await taker.take(Derived(1, 2))
         assert await taker.take(Base(1)) == 1

@@ -81,7 +81,7 @@ async def test_an_async_context_manager_is_opened_at_the_start_and_closed_at_the
 
 
 async def test_a_root_that_wants_other_deps_is_refused_when_the_app_starts(run: Run) -> None:
-    with pytest.raises(UsageError, match="Wrong wants deps of type Probe, and the app has Tools"):
+    with pytest.raises(UsageError, match="Wrong expects deps of type Probe, got Tools"):
         async with run(Wrong, deps=Tools("hello")):
             raise AssertionError("It should not start.")
 
@@ -90,7 +90,7 @@ async def test_a_child_that_wants_other_deps_is_refused_when_it_starts(run: Run)
     async with run(Careless, deps=Tools("hello")) as world:
         careless = await world.get_agent(Careless, "c")
 
-        with pytest.raises(UsageError, match="Wrong wants deps of type Probe"):
+        with pytest.raises(UsageError, match="Wrong expects deps of type Probe"):
             await careless.make()
 
         assert await careless.child_names() == 0

@@ -170,7 +170,7 @@ async def test_two_apps_cannot_share_a_driver() -> None:
     async with asking() as worker:
         boss = await worker.world.get_agent(DoorBoss, "b")
 
-        with pytest.raises(UsageError, match="one of its own"):
+        with pytest.raises(UsageError, match="Create one per app"):
             async with running(App(agents=[DoorBoss], driver=worker.driver)):
                 pass
 

@@ -483,8 +483,8 @@ async def test_the_log_says_in_plain_text_in_which_tree_a_deletion_or_its_end_fa
             broken.setattr(Tree, "close", refuse)
             await world.restart()
 
-    assert "a deletion was interrupted in Branch:r" in caplog.messages
-    assert "a tree did not close in good order: Branch:r" in caplog.messages
+    assert "deletion interrupted: Branch:r" in caplog.messages
+    assert "tree was not closed cleanly: Branch:r" in caplog.messages
 
 
 async def test_an_app_that_fails_to_start_lets_go_of_its_folder(tmp_path: Path) -> None:

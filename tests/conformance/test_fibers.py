@@ -448,7 +448,7 @@ async def test_a_fiber_whose_own_work_is_cancelled_inside_it_fails(run: Run, ben
         here = await worker(world)
         await bench.within(here, lambda me: me.start_fiber("key", me.work, "trip"))
 
-        with pytest.raises(FiberFailed, match="Something inside the method was cancelled"):
+        with pytest.raises(FiberFailed, match="A task inside the method was cancelled"):
             await bench.within(here, lambda me: me.fibers.result("key"))
 
 
@@ -574,9 +574,9 @@ async def test_a_fiber_in_a_child_while_the_root_is_busy_elsewhere_is_refused_an
         await bench.seen("counting")
         await asyncio.sleep(0.02)
 
-        with pytest.raises(SapwoodError, match="busy with read_sql"):
+        with pytest.raises(SapwoodError, match="executing read_sql"):
             await bench.within(child, lambda me: me.start_fiber("key", me.work, "x"))
-        with pytest.raises(SapwoodError, match="busy with read_sql"):
+        with pytest.raises(SapwoodError, match="executing read_sql"):
             await bench.within(child, lambda me: me.fibers.run("key", me.work, "x"))
 
         assert await child.note("still alive") == 2

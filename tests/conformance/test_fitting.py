@@ -244,12 +244,12 @@ def test_what_fits_is_counted_and_nothing_is_changed(copy: Path) -> None:
         (OtherType, "scheduled call", "argument 'pieces' does not fit: Expected `object`, got `int`", "dead letter"),
         (OneMore, "scheduled call", "has an argument 'colour' that was not stored", "accepts the stored arguments"),
         (OneLess, "scheduled call", "has no argument 'pieces' any more", "Keep a method"),
-        (Stream, "queued call", "is a stream now", "dead letter"),
+        (Stream, "queued call", "is now a stream", "dead letter"),
         (NoTour, "fiber", "has no method 'tour'", "fails when it is resumed"),
         (OtherTour, "fiber", "argument 'where' does not fit", "fails when it is resumed"),
-        (Edited, "migrations", "Migration 1 (migration 1) was edited after it ran here.", "Put the old text back"),
-        (Removed, "migrations", "has seen 1 migrations and the class has only 0", "Put back"),
-        (MigrationThatFails, "migrations", "UNIQUE constraint failed", "Correct the migration"),
+        (Edited, "migrations", "Migration 1 (migration 1) was edited after it ran here.", "Restore its old text"),
+        (Removed, "migrations", "has run 1 migrations, but the class has only 0", "Put back"),
+        (MigrationThatFails, "migrations", "UNIQUE constraint failed", "Fix the migration"),
         (StateChanged, "state", "It cannot be read: Object missing required field `parcels`", "increase it to 2"),
         (NoUpgrade, "state", "has state_version 1, but the class has 2", "Write upgrade_state"),
         (BadUpgrade, "state", "does not match version 2", "Correct upgrade_state()"),
@@ -375,7 +375,7 @@ def test_a_tree_whose_class_is_no_root_any_more_is_named(copy: Path) -> None:
 
     found = [one for one in misfits(copy, Office) if one.what == "class"]
 
-    assert [one.why for one in found] == ["Lonely is not a root of the app, so nobody can reach the tree."]
+    assert [one.why for one in found] == ["Lonely is not a root of the app, so its trees cannot be reached."]
 
 
 @pytest.mark.needs("ordinary user")
@@ -407,7 +407,7 @@ def test_nobody_may_run_on_a_folder_while_it_is_looked_at(copy: Path) -> None:
 
 
 def test_a_folder_without_trees_is_no_data_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no data folder"):
+    with pytest.raises(UsageError, match="is not a data folder"):
         doctor.examine(tmp_path, App(agents=[Post]))
 
 

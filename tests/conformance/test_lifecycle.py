@@ -162,7 +162,7 @@ async def test_the_log_says_in_plain_text_which_agent_failed_to_start(
         with pytest.raises(OSError, match="no network"):
             await (await world.get_agent(Starter, "s")).ask_child("c")
 
-    assert "an agent failed to start: Starter:s/Starter:c: OSError: no network" in caplog.messages
+    assert "agent failed to start: Starter:s/Starter:c: OSError: no network" in caplog.messages
 
 
 async def test_everybody_who_waited_for_a_start_that_failed_learns_why(run: Run, probe: Probe) -> None:

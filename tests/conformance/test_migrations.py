@@ -127,7 +127,7 @@ async def test_a_migration_that_was_edited_after_it_ran_is_refused(run: Run) -> 
     async with run(Library) as world:
         await (await notes(world, FIRST, SECOND)).add("kept")
 
-        edited = r": migration 1 \(migration 1\) was edited after it ran here.*add a new one"
+        edited = r": migration 1 \(migration 1\) was edited after it ran on this database.*add a new migration"
         with pytest.raises(MigrationFailed, match=edited):
             await notes(world, FIRST + " ", SECOND)
 
@@ -164,7 +164,7 @@ async def test_a_database_of_a_newer_version_of_the_program_is_refused(run: Run)
     async with run(Library) as world:
         await (await notes(world, FIRST, SECOND)).add("kept")
 
-        with pytest.raises(MigrationFailed, match=r"2 migrations and the class has only 1.*newer version"):
+        with pytest.raises(MigrationFailed, match=r"2 migrations, but the class has only 1.*newer version"):
             await notes(world, FIRST)
 
         assert await (await notes(world, FIRST, SECOND)).rows() == [{"text": "kept", "stars": 0}]
@@ -197,7 +197,7 @@ async def test_removing_every_migration_is_noticed_like_removing_one(run: Run) -
     async with run(Library) as world:
         await (await notes(world, FIRST, SECOND)).add("kept")
 
-        with pytest.raises(MigrationFailed, match="2 migrations and the class has only 0"):
+        with pytest.raises(MigrationFailed, match="2 migrations, but the class has only 0"):
             await notes(world)
 
 

@@ -75,29 +75,33 @@ ESCAPES: dict[str, list[tuple[str, str, str]]] = {
         ("globals()", "unknown", "name 'globals' is not defined"),
     ],
     "never end": [
-        ("while True: pass", "limit", "It ran longer than 0.3 seconds."),
-        ("while True:\n  try:\n    while True: pass\n  except BaseException: pass", "limit", "It ran longer than"),
+        ("while True: pass", "limit", "The code ran longer than 0.3 seconds."),
+        (
+            "while True:\n  try:\n    while True: pass\n  except BaseException: pass",
+            "limit",
+            "The code ran longer than",
+        ),
     ],
     "take all memory": [
-        ("a = []\nwhile True: a.append('x' * 100_000)", "limit", "It took more than 16777216 bytes of memory."),
-        ("'x' * 10**12", "limit", "It took more than 16777216 bytes of memory."),
-        ("2 ** (10 ** 10)", "limit", "It took more than 16777216 bytes of memory."),
+        ("a = []\nwhile True: a.append('x' * 100_000)", "limit", "The code used more than 16777216 bytes of memory."),
+        ("'x' * 10**12", "limit", "The code used more than 16777216 bytes of memory."),
+        ("2 ** (10 ** 10)", "limit", "The code used more than 16777216 bytes of memory."),
     ],
     "recurse for ever": [
-        ("def f(): return f()\nf()", "limit", "Its functions called each other more than 100 deep."),
-        ("def f():\n  try: f()\n  except BaseException: f()\nf()", "limit", "It ran longer than 0.3 seconds."),
+        ("def f(): return f()\nf()", "limit", "The code exceeded the recursion depth of 100."),
+        ("def f():\n  try: f()\n  except BaseException: f()\nf()", "limit", "The code ran longer than 0.3 seconds."),
     ],
     "flood the reader": [
-        ("print('x' * 100_000)", "limit", "It printed more than 2000 bytes."),
-        ("while True: print('x')", "limit", "It printed more than 2000 bytes."),
-        ("'x' * 100_000", "limit", "It returned more than 2000 bytes."),
+        ("print('x' * 100_000)", "limit", "The code printed more than 2000 bytes."),
+        ("while True: print('x')", "limit", "The code printed more than 2000 bytes."),
+        ("'x' * 100_000", "limit", "The code returned more than 2000 bytes."),
     ],
     "call what was not given": [
         ("delete('alice')", "unknown", "name 'delete' is not defined"),
         ("find.delete('alice')", "raised", "no attribute 'delete'"),
         ("find = delete\nfind('alice')", "unknown", "name 'delete' is not defined"),
         ("eval('delete(1)')", "unknown", "name 'delete' is not defined"),
-        ("for _ in range(6): find('alice')", "limit", "It may call functions 5 times."),
+        ("for _ in range(6): find('alice')", "limit", "The code may call functions 5 times."),
     ],
     "pass what it must not, or answer itself": [
         ("find(open)", "binding", "find() argument 'name'"),
@@ -118,7 +122,7 @@ ESCAPES: dict[str, list[tuple[str, str, str]]] = {
 @pytest.mark.parametrize("way", ESCAPES)
 async def test_an_escape_is_refused_and_the_refusal_says_why(run_with: Customers, way: str) -> None:
     for code, kind, says in ESCAPES[way]:
-        is_endless = code.startswith("while True") or "It ran longer" in says
+        is_endless = code.startswith("while True") or "The code ran longer" in says
         result = await run_with(code, limits=QUICK if is_endless else STRICT)
 
         assert result.failure is not None, code
@@ -161,7 +165,7 @@ async def test_what_a_function_raises_is_raised_in_the_code_which_may_catch_it(r
 
     assert (caught.value, caught.printed) == ("went on", "There is no such customer.\n")
     assert str(uncaught) == (
-        "A function it called failed (line 2): find() raised LookupError: There is no such customer."
+        "A function that the code called failed (line 2): find() raised LookupError: There is no such customer."
     )
     assert uncaught.failure is not None
     assert (uncaught.failure.kind, uncaught.failure.line) == ("binding", 2)
@@ -195,9 +199,9 @@ async def test_any_error_of_a_function_becomes_one_that_code_can_catch(
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("x = 1\nx +", "This is not Python that can run here (line 2): Expected an expression"),
-        ("def f():\n  yield 1", "This is not Python that can run here (line 2): NotImplementedError: The monty syntax"),
-        ("x = 1\nnope", "There is no such thing here (line 2): NameError: name 'nope' is not defined"),
+        ("x = 1\nx +", "This Python cannot run here (line 2): Expected an expression"),
+        ("def f():\n  yield 1", "This Python cannot run here (line 2): NotImplementedError: The monty syntax"),
+        ("x = 1\nnope", "Unknown name or module (line 2): NameError: name 'nope' is not defined"),
         ("def f():\n  return 1 / 0\nf()", "It raised (line 2): ZeroDivisionError: division by zero"),
         ("x = [1]\nx.push(2)", "It raised (line 2): AttributeError: 'list' object has no attribute 'push'"),
         ("print('so far')\nraise ValueError('bad')", "so far\nIt raised (line 2): ValueError: bad"),
@@ -297,9 +301,9 @@ async def test_many_at_once_wait_for_each_other_but_not_for_functions() -> None:
 @pytest.mark.parametrize(
     ("bindings", "inputs", "says"),
     [
-        ({"no name": print}, {}, "cannot be what code in a sandbox calls"),
-        ({"__import__": print}, {}, "cannot be what code in a sandbox calls"),
-        ({"find": 3}, {}, "is 3, and no function"),
+        ({"no name": print}, {}, "is not a valid name for a binding"),
+        ({"__import__": print}, {}, "is not a valid name for a binding"),
+        ({"find": 3}, {}, "must be a function, got 3"),
         ({"find": print}, {"find": 3}, "both a binding and an input"),
     ],
 )
@@ -350,7 +354,7 @@ async def test_code_reaches_a_sub_agent_through_one_method_and_never_holds_its_s
         assert found == "=> ['alice']"
         assert "no attribute 'add'" in tried
         assert "argument 'name' does not fit: Expected `str`, got `int`" in unfit
-        with pytest.raises(UsageError, match="and no function"):
+        with pytest.raises(UsageError, match="must be a function"):
             await office.give_stub()
 
 

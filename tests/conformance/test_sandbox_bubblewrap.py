@@ -88,18 +88,18 @@ ESCAPES = {
     "be many": ("import os\nwhile True: os.fork()", "forbidden", "not permitted"),
     "see other processes": (f"import os\nos.kill({os.getpid()}, 0)", "raised", "No such process"),
     "mount something": (MOUNT, "forbidden", "refused"),
-    "never end": ("while True: pass", "limit", "It ran longer than 1 seconds."),
-    "never end, deaf": (DEAF, "limit", "It ran longer than 1 seconds."),
+    "never end": ("while True: pass", "limit", "The code ran longer than 1 seconds."),
+    "never end, deaf": (DEAF, "limit", "The code ran longer than 1 seconds."),
     "take all memory": ("a = []\nwhile True: a.append('x' * 100_000)", "limit", "bytes of memory"),
     "fill the disk": ("with open('/tmp/x', 'w') as f:\n  while True: f.write('x' * 10**6)", "limit", "bytes of memory"),
     "recurse for ever": ("def f(): return f()\nf()", "limit", "more than 100 deep"),
-    "flood the reader": ("print('x' * 100_000)", "limit", "It printed more than 2000 bytes."),
-    "return too much": ("'x' * 100_000", "limit", "It returned more than 2000 bytes."),
+    "flood the reader": ("print('x' * 100_000)", "limit", "The code printed more than 2000 bytes."),
+    "return too much": ("'x' * 100_000", "limit", "The code returned more than 2000 bytes."),
     "call what was not given": ("delete(1)", "unknown", "name 'delete' is not defined"),
     "pass what does not fit": ("double('1')", "binding", "double() argument 'number' does not fit"),
     "pass what is no data": ("double(open)", "raised", "builtin_function_or_method is no plain data"),
     "pass no number": ("double(float('nan'))", "raised", "not JSON compliant"),
-    "leave without a word": ("import os\nos._exit(0)", "crashed", "without saying what came of it"),
+    "leave without a word": ("import os\nos._exit(0)", "crashed", "exited without a result"),
 }
 
 
@@ -148,7 +148,10 @@ async def test_what_a_function_raises_is_raised_in_the_code() -> None:
     uncaught = await wrapped("double(-1)")
 
     assert str(caught) == "not below nothing\n"
-    assert str(uncaught) == "A function it called failed (line 1): double() raised ValueError: not below nothing"
+    assert (
+        str(uncaught)
+        == "A function that the code called failed (line 1): double() raised ValueError: not below nothing"
+    )
 
 
 @pytest.mark.needs("bubblewrap")
@@ -159,7 +162,7 @@ async def test_code_that_does_something_else_when_it_goes_on_is_stopped() -> Non
     result = await wrapped(code)
 
     assert result.failure is not None
-    assert "It did something else when it was run again" in result.failure.message
+    assert "The code made different calls when it was run again" in result.failure.message
 
 
 @pytest.mark.needs("bubblewrap")
@@ -233,7 +236,7 @@ async def test_where_namespaces_are_not_allowed_it_is_said_so(monkeypatch: pytes
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    with pytest.raises(UsageError, match=r"cannot run code here: bwrap: No permissions.*namespaces have to be allowed"):
+    with pytest.raises(UsageError, match=r"cannot run code on this machine: bwrap: No permissions.*allow namespaces"):
         await wrapped("1")
 
 
@@ -243,7 +246,7 @@ async def test_a_python_that_does_not_run_is_said_to_be_none(monkeypatch: pytest
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(UsageError, match="no Python that runs"):
+    with pytest.raises(UsageError, match="expected a Python executable"):
         await run_code("1", executor=Bubblewrap(python=tmp_path / "python"))
 
 

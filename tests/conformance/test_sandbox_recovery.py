@@ -216,7 +216,7 @@ async def test_what_code_holds_when_it_calls_may_be_as_much_as_can_be_kept(run: 
         await bench.seen("code ends")
 
         assert "asked a" not in bench.log
-        assert "It holds too much to be kept" in str(results[0])
+        assert "The code holds too much state to be stored" in str(results[0])
 
 
 @ONE_LEVEL
@@ -287,7 +287,7 @@ async def test_other_code_in_the_same_place_is_refused_after_a_crash(run: Run, b
         await world.clock.advance(2 * SECOND)
         agent = await worker(world)
 
-        with pytest.raises(FiberFailed, match="Other code ran here before"):
+        with pytest.raises(FiberFailed, match="got different code after a restart"):
             await bench.within(agent, lambda me: me.fibers.result("code"))
 
 
@@ -318,7 +318,7 @@ async def test_a_snapshot_is_not_forged_by_the_agent_and_a_damaged_one_is_said_t
         await world.clock.advance(2 * SECOND)
         agent = await worker(world)
 
-        with pytest.raises(FiberFailed, match="cannot be read"):
+        with pytest.raises(FiberFailed, match="cannot be decoded"):
             await bench.within(agent, lambda me: me.fibers.result("code"))
 
 

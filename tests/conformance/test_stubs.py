@@ -50,11 +50,11 @@ async def test_looking_at_a_stub_sends_no_call(run: Run, probe: Probe) -> None:
         assert stub != "Watched:w"
         assert len({stub, stub}) == 1
         assert copy.copy(stub) == copy.deepcopy(stub) == stub
-        with pytest.raises(TypeError, match="get it there"):
+        with pytest.raises(TypeError, match="get the stub there"):
             pickle.dumps(stub)
         with pytest.raises(TypeError):
             json.dumps(stub)
-        with pytest.raises(AttributeError, match="call a method of the agent"):
+        with pytest.raises(AttributeError, match="Call a method of the agent"):
             stub.color = "red"
         assert stub.ping.__name__ == "ping"
         assert stub.ping.__doc__ == "Answer."

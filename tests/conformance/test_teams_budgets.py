@@ -315,7 +315,7 @@ async def test_a_budget_of_money_lets_nobody_ask_whose_price_is_not_known(price:
             assert (await agent.spending.total())["scripted"]["cost"] == 0.0
         else:
             assert (turn.status, turn.reason) == ("failed", "over_limit")
-            assert "nobody knows its price" in turn.error
+            assert "its price is unknown" in turn.error
             assert "Settings(prices=…)" in turn.error
             assert model.asked == []
 

@@ -97,8 +97,8 @@ def in_source(text: str, *, public: bool = True) -> Iterator[Finding]:
         if isinstance(string, ast.Constant) and isinstance(string.value, str)
     ]
     for string in (*strings, *(documented(tree) if public else ())):
-        lines = ast.get_source_segment(text, string) or ""
-        yield from found(lines or str(string.value), string.lineno)
+        if isinstance(string.value, str) and REFUSED.search(string.value):
+            yield from found(ast.get_source_segment(text, string) or string.value, string.lineno)
 
 
 def pages() -> list[Path]:

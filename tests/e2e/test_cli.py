@@ -188,7 +188,7 @@ def test_a_call_that_the_end_of_the_server_cuts_short_is_not_taken_for_done(tmp_
         output, said = waiting.communicate(timeout=PATIENCE)
 
         assert (waiting.returncode, output) == (1, "")
-        assert "The agent's process ended before it answered" in said
+        assert "The connection was lost before the response" in said
         assert "Traceback" not in "".join(server.said)
 
 
@@ -230,7 +230,7 @@ def test_an_operator_sees_the_exposed_methods_of_an_agent(project: Path) -> None
         assert "add(by: integer) -> integer\n" in shown
         assert [method["name"] for method in listed] == ["add"]
         assert "open(name: string) -> integer\n    Open one more counter" in above
-        assert (missing.returncode, "has not made Counter:other" in missing.stderr) == (1, True)
+        assert (missing.returncode, "has not created Counter:other" in missing.stderr) == (1, True)
 
 
 def test_the_operators_door_opens_to_the_token_only(project: Path) -> None:
@@ -311,7 +311,7 @@ def test_dev_ends_when_its_server_is_killed(project: Path) -> None:
         os.kill(int((project / "sapwood-data/lock").read_text()), signal.SIGKILL)
 
         assert server.process.wait(PATIENCE) == 1
-        server.wait_for(re.compile("error: The server was killed, by SIGKILL. Start it again."))
+        server.wait_for(re.compile("error: The server was killed by SIGKILL. Start it again."))
     with serving(project, "dev") as server:
         server.wait_for(RUNNING)
         server.stop()
@@ -417,9 +417,11 @@ def test_dead_letters_are_shown_replayed_and_deleted(shop: Path) -> None:
     assert "crashed: ValueError: no bread left" in shown
     assert "Shop:main/Branch:north" in shown
     assert letter.items() >= {"agent": "Shop:main", "arguments": {"item": "bread"}, "attempts": 1}.items()
-    assert replayed == "Replayed 1 dead letter: it is called now. What fails again comes back.\n"
+    assert (
+        replayed == "Replayed 1 dead letter: it is called now. A call that fails again becomes a dead letter again.\n"
+    )
     assert deleted == "Deleted 2 dead letters.\n"
-    assert left == "There are no dead letters of Shop:main, or below it.\n"
+    assert left == "There are no dead letters of Shop:main and the agents under it.\n"
 
 
 @pytest.mark.nightly
@@ -459,10 +461,10 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
     assert of_copy.stdout.replace("in copy", "in sapwood-data") == ill.stdout
     assert (well.returncode, well.stdout) == (
         0,
-        "ok   everything in sapwood-data fits app:app: 1 tree, 1 agent, 1 scheduled call, 1 dead letter\n",
+        "ok   all data in sapwood-data fits app:app: 1 tree, 1 agent, 1 scheduled call, 1 dead letter\n",
     )
     assert ill.returncode == 1
-    assert "bad  Shop, scheduled call: Shop.send() has an argument 'thing' that was not stored." in ill.stdout
+    assert "bad  Shop, scheduled call: Shop.send() has an argument 'thing' that the stored call lacks." in ill.stdout
     assert "→ Keep a method of this name" in ill.stdout
     assert "2 things in sapwood-data do not fit new:app" in ill.stdout
     assert [one["what"] for one in report["misfits"]] == ["scheduled call", "dead letter"]
@@ -472,24 +474,24 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["serve", "nothing:app"], "There is no module 'nothing'"),
+        (["serve", "nothing:app"], "The module 'nothing' does not exist"),
         (["serve", "app:nothing"], "Did you mean app:app?"),
-        (["serve", "app:Lobby"], "it has to be a sapwood App"),
-        (["serve", "nothing.py"], "There is no file"),
-        (["serve", "app:app", "--port", "99999"], "is not a port"),
+        (["serve", "app:Lobby"], "must be a sapwood App"),
+        (["serve", "nothing.py"], "The file"),
+        (["serve", "app:app", "--port", "99999"], "--port must be a number from 0 to 65535"),
         (["serve"], "TARGET"),
         (["new", "."], "is not empty"),
-        (["new", "1"], "cannot be the name of a project"),
+        (["new", "1"], "The name of a project must start with a letter"),
         (["tree", "--once"], "No server runs on the data folder 'sapwood-data'"),
         (["call", "Lobby:main", "counters"], "No server runs"),
         (["state", "Lobby"], "No server runs"),
         (["restore", "nowhere"], "No server runs"),
         (["tree", "--nonsense"], "nonsense"),
-        (["dead-letters", "--replay", "all"], "need an address"),
-        (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "Either --replay or --delete"),
+        (["dead-letters", "--replay", "all"], "need the address of an agent"),
+        (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "--replay and --delete exclude each other"),
         (["dead-letters"], "No server runs"),
         (["doctor", "app:app"], "'sapwood-data' is no data folder"),
-        (["doctor", "nothing:app"], "There is no module 'nothing'"),
+        (["doctor", "nothing:app"], "The module 'nothing' does not exist"),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: str) -> None:
@@ -508,8 +510,8 @@ def test_an_app_that_needs_an_extra_says_which(tmp_path: Path) -> None:
     done = sapwood(tmp_path, "serve", "app:app")
 
     assert done.returncode == 1
-    assert (
-        done.stderr == "error: app needs pydantic_ai.messages, which is not installed: pip install 'sapwood[chat]'.\n"
+    assert done.stderr == (
+        "error: app needs pydantic_ai.messages, which is not installed. Install it with: pip install 'sapwood[chat]'.\n"
     )
 
 

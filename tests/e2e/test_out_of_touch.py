@@ -119,7 +119,7 @@ async def test_clients_that_have_to_come_again_are_told_of_once(
                 await asked.acquire()
         client.cancel()
         await asyncio.wait([client])
-        told = [record for record in caplog.records if "has to come again" in record.getMessage()]
+        told = [record for record in caplog.records if "client should retry" in record.getMessage()]
 
     assert len(told) == 1
 

@@ -137,7 +137,7 @@ def test_a_worker_of_a_pool_that_dies_is_started_again(pooled: Server, folder: P
     there = call(pooled, "press/a", "process")
 
     os.kill(there, signal.SIGKILL)
-    pooled.wait_for(re.compile("it is started again"))
+    pooled.wait_for(re.compile("restarting it"))
 
     assert call(pooled, "desk/a", "press", "a") != there
     assert call(pooled, "press/a", "add", 1) == 8
@@ -176,12 +176,12 @@ def test_other_pools_find_everything_and_what_was_due_happens(folder: Path) -> N
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--workers", "2"), "Press is for the pool 'heavy', and no worker is. Say --pool heavy=1"),
-        (("--workers", "2", "--pool", "heavy=1", "--pool", "huge=1"), "No root of the app is for the pool 'huge'"),
-        (("--workers", "2", "--pool", "heavy"), "--pool takes a name and a number, as in --pool heavy=2"),
-        (("--workers", "2", "--pool", "hevy=1"), "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
-        (("--workers", "2", "--pool", "heavy=1", "--pool", "heavy=2"), "--pool is given twice for 'heavy'"),
-        (("--pool", "heavy=1"), "Say how many those are too: --workers 1"),
+        (("--workers", "2"), "Press uses the pool 'heavy', which has no workers. Pass --pool heavy=1"),
+        (("--workers", "2", "--pool", "heavy=1", "--pool", "huge=1"), "No root of the app uses the pool 'huge'"),
+        (("--workers", "2", "--pool", "heavy"), "--pool must be name=count, such as --pool heavy=2"),
+        (("--workers", "2", "--pool", "hevy=1"), "No root of the app uses the pool 'hevy'. Did you mean 'heavy'?"),
+        (("--workers", "2", "--pool", "heavy=1", "--pool", "heavy=2"), "--pool 'heavy' is given twice"),
+        (("--pool", "heavy=1"), "Add --workers 1 or more"),
     ],
 )
 def test_pools_that_make_no_sense_are_refused_at_the_start(folder: Path, options: tuple[str, ...], text: str) -> None:
@@ -195,4 +195,4 @@ def test_half_a_worker_is_refused(folder: Path) -> None:
     done = sapwood(folder, "serve", "app:app", "--port", "0", "--workers", "1.5", "--pool", "heavy=1")
 
     assert done.returncode == 2
-    assert "Invalid value for --workers: '1.5' is no whole number." in done.stderr
+    assert "Invalid value for --workers: Expected a whole number, got '1.5'." in done.stderr

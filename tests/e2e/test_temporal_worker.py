@@ -25,8 +25,8 @@ app = App(agents=[Parrot], driver=driver)
 """
 WORKER = ("temporal", "worker", "app:app", "--url")
 NOWHERE = "http://127.0.0.1:9"
-WORKING = re.compile(r"working for the queue 'sapwood'")
-WAITING = re.compile(r"Temporal at \S+, namespace 'default' cannot be worked for yet: .*It is tried until it can")
+WORKING = re.compile(r"worker polls the queue 'sapwood'")
+WAITING = re.compile(r"connecting to Temporal at \S+, namespace 'default' failed, retrying")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_url_that_is_none_is_a_sentence(project: Path, url: str) -> None:
 
     assert (done.returncode, done.stderr) == (
         1,
-        f"error: --url {url!r} is not the URL of a server, such as http://127.0.0.1:8000.\n",
+        f"error: --url must be the URL of a server, such as http://127.0.0.1:8000, got {url!r}.\n",
     )
 
 
@@ -59,7 +59,7 @@ def test_an_app_that_nothing_drives_is_a_sentence(project: Path) -> None:
 
     assert (done.returncode, done.stderr) == (
         1,
-        "error: plain:app has no TemporalDriver: write App(…, driver=TemporalDriver(token=…)).\n",
+        "error: plain:app has no TemporalDriver. Set App(…, driver=TemporalDriver(token=…)).\n",
     )
 
 
@@ -71,7 +71,9 @@ def test_without_the_extra_app_and_worker_say_which_is_missing(project: Path) ->
         done = sapwood(project, *command)
 
         assert done.returncode == 1
-        assert done.stderr.endswith("error: TemporalDriver needs Temporal's client: pip install 'sapwood[temporal]'.\n")
+        assert done.stderr.endswith(
+            "error: TemporalDriver needs the Temporal client. Install it with: pip install 'sapwood[temporal]'.\n"
+        )
         assert "Traceback" not in done.stderr
 
 
@@ -102,7 +104,7 @@ def test_a_worker_waits_for_a_namespace_and_says_so(project: Path, temporal: Tem
     (project / "app.py").write_text(app)
 
     with going_on(project, *WORKER, NOWHERE, TEMPORAL=temporal.host) as worker:
-        worker.wait_for(re.compile(r"namespace 'elsewhere' cannot be worked for yet: .*elsewhere"))
+        worker.wait_for(re.compile(r"namespace 'elsewhere' failed, retrying: .*elsewhere"))
 
         assert worker.stop() == 0
     assert "Traceback" not in "".join(worker.said)
@@ -116,7 +118,7 @@ def test_a_worker_with_another_token_says_so_and_the_turn_goes_on_with_the_right
         url = f"http://127.0.0.1:{server.port}"
         with going_on(project, "call", "Parrot:a", "send", "Hello?") as call:
             with going_on(project, *WORKER, url, TEMPORAL=temporal.host, TOKEN="another") as worker:
-                worker.wait_for(re.compile("the server refuses the worker's token .*: start both with the same one"))
+                worker.wait_for(re.compile("server refused the worker's token .*with the same token"))
                 assert worker.stop() == 0
             assert call.process.poll() is None
 
@@ -130,11 +132,11 @@ def test_a_server_that_is_away_is_one_line_and_one_when_it_is_back(project: Path
     with serving(project, "serve", "app:app", TEMPORAL=temporal.host) as server:
         url = f"http://127.0.0.1:{server.port}"
         with going_on(project, "call", "Parrot:a", "send", "Hello?"):
-            server.wait_for(re.compile("nobody has asked for the next step of Parrot:a"))
+            server.wait_for(re.compile("no worker has requested the next step of Parrot:a"))
             server.stop()
 
     with going_on(project, *WORKER, url, TEMPORAL=temporal.host) as worker:
-        worker.wait_for(re.compile("the server at .* does not answer"))
+        worker.wait_for(re.compile("server at .* does not answer"))
         with serving(project, "serve", "app:app", "--port", str(server.port), TEMPORAL=temporal.host):
             worker.wait_for(re.compile("the server at .* answers again"))
         assert worker.stop() == 0

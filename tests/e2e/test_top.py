@@ -72,7 +72,7 @@ def test_without_a_terminal_it_is_printed_once_with_what_each_process_uses(folde
     assert text.startswith("one process, 1 tree awake, 0 sockets\n")
     assert re.search(r"^process +up +core +memory +trees +agents +calls +sockets$", text, re.MULTILINE)
     assert re.search(rf"^ *{server.process.pid} .* \d+ % +\d+ MiB +1 +1 +0 +0$", text, re.MULTILINE)
-    assert text.count("Nothing waits.") == 1
+    assert text.count("All queues are empty.") == 1
 
 
 @pytest.mark.nightly
@@ -122,4 +122,4 @@ def test_of_a_server_that_does_not_answer_it_says_so_and_does_not_wait_for_ever(
         os.kill(server.process.pid, signal.SIGCONT)
 
     assert done.returncode == 1
-    assert "has not answered for 5 seconds. Perhaps an agent holds up its process" in done.stderr
+    assert "did not answer within 5 seconds. An agent may be blocking its event loop" in done.stderr

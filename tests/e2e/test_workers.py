@@ -181,7 +181,7 @@ def test_a_worker_that_is_killed_is_started_again_and_nobody_else_notices(two: S
 
         os.kill(there, signal.SIGKILL)
         assert cut_off.closed() == 1012
-        two.wait_for(re.compile(r"was killed by SIGKILL; it is started again"))
+        two.wait_for(re.compile(r"was killed by SIGKILL; restarting it"))
 
         # It waits for the one that is being started.
         assert calls("process_of", other) not in (here, there)
@@ -201,7 +201,7 @@ def test_nobody_notices_the_end_of_the_process_that_workers_are_forked_from(two:
         assert [calls("add", 1), others("add", 1)] == [1, 1]
 
         os.kill(there, signal.SIGKILL)  # and one that dies is started nevertheless
-        two.wait_for(re.compile("it is started again"))
+        two.wait_for(re.compile("restarting it"))
     assert call(two, other, "process") not in (there, keeper)
     assert two.stop() == 0
 
@@ -231,7 +231,7 @@ def test_a_worker_that_computes_for_ever_holds_up_only_its_own_trees_and_is_name
             with caller(two, one) as calls:
                 assert [calls("add", 1) for _ in range(20)] == list(range(1, 21))
 
-                two.wait_for(re.compile(r"ended with code \d+; it is started again"))
+                two.wait_for(re.compile(r"exited with code \d+; restarting it"))
                 assert call(two, other, "process") not in (there, calls("process"))
                 assert calls("add", 1) == 21
         assert f"Counter:{other}" in (folder / "sapwood-data" / "strikes.jsonl").read_text()
@@ -346,8 +346,8 @@ def test_an_app_that_cannot_start_ends_the_command_and_says_why(folder: Path) ->
     done = sapwood(folder, *TWO, "--port", "0")
 
     assert done.returncode == 1
-    assert "before it could begin; sapwood stops" in done.stderr
-    assert "Picky wants deps of type int" in done.stderr
+    assert "before it was ready; sapwood shuts down" in done.stderr
+    assert "Picky expects deps of type int" in done.stderr
 
 
 @pytest.mark.nightly

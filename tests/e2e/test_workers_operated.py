@@ -122,9 +122,9 @@ def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> N
     assert "Copied 1 tree " in said_by(folder, "backup", "one", f"Shop:{THERE}")
     for name in BOTH:
         call(folder, name, "add", 10)
-    assert "Put back 1 tree " in said_by(folder, "restore", "one", f"Shop:{THERE}")
+    assert "Restored 1 tree " in said_by(folder, "restore", "one", f"Shop:{THERE}")
     assert [call(folder, name, "add", 0) for name in BOTH] == [11, 1]
-    assert "Put back 2 trees" in said_by(folder, "restore", "all")
+    assert "Restored 2 trees" in said_by(folder, "restore", "all")
     assert [call(folder, name, "add", 0) for name in BOTH] == [1, 1]
 
 
@@ -180,8 +180,8 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_shown(two: Se
 
     assert f"Shop:{HERE}" in tree
     assert f"Shop:{THERE}" not in tree
-    assert "worker 1 does not answer, and its trees are not shown" in tree
-    assert dead.stderr == "Worker 1 does not answer, and what its trees have is not shown.\n"
+    assert "worker 1 does not answer: its trees are missing" in tree
+    assert dead.stderr == "Worker 1 does not answer: the dead letters of its trees are missing.\n"
     assert "does not answer" not in said_by(folder, "tree")
 
 
@@ -199,7 +199,9 @@ def test_a_backup_is_refused_soon_while_a_worker_does_not_answer_and_leaves_noth
 
     for one in refused:
         assert one.returncode == 1
-        assert one.stderr.startswith("error: Worker 1 does not answer, and nobody else may touch the files of its")
+        assert one.stderr.startswith(
+            "error: Worker 1 does not answer, and no other process may access the files of its"
+        )
     assert not (folder / "copy").exists()
     assert "Copied 2 trees" in said_by(folder, "backup", "copy")
 
@@ -213,7 +215,7 @@ def test_a_tree_is_held_back_over_restarts_until_it_is_released_in_any_worker(fo
             heard = len(two.said)
             with pytest.raises(SapwoodError):
                 call(folder, THERE, "compute")
-            two.wait_for(re.compile(r"worker 1 .* ended with code 70; it is started again"), after=heard)
+            two.wait_for(re.compile(r"worker 1 .* exited with code 70; restarting it"), after=heard)
             if not strike:
                 assert call(folder, THERE, "add", 0) == 5
 
@@ -243,7 +245,7 @@ def test_sapwood_release_lets_a_tree_run_again_whichever_worker_has_it_and_witho
 
     with serving(folder, *TWO):
         for name in BOTH:
-            with pytest.raises(Refused, match=f"is in quarantine.*`sapwood release Shop:{name}` lets it run again"):
+            with pytest.raises(Refused, match=f"is in quarantine.*`sapwood release Shop:{name}` releases it"):
                 call(folder, name, "add", 1)
 
             said_by(folder, "release", f"Shop:{name}/Porter:x")
@@ -265,5 +267,5 @@ def test_dev_says_that_it_runs_one_process(folder: Path) -> None:
 
     assert (done.returncode, done.stderr) == (
         1,
-        "error: `sapwood dev` runs one process. Try several with `sapwood serve … --workers N`.\n",
+        "error: `sapwood dev` runs one process and takes no --workers. Use `sapwood serve … --workers N`.\n",
     )

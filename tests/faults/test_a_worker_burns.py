@@ -184,9 +184,7 @@ def test_three_fires_end_in_quarantine_which_a_restart_does_not_end_and_nobody_e
                 with oven(two, hot) as connection:
                     begin(connection, "burn")
                     two.wait_for(re.compile(rf"Oven:{hot}\.burn ran"), heard)
-                    two.wait_for(
-                        re.compile(r"worker \d \(process \d+\) ended with code 70; it is started again"), heard
-                    )
+                    two.wait_for(re.compile(r"worker \d \(process \d+\) exited with code 70; restarting it"), heard)
             witness.check()
 
         assert strikes(folder) == [f"Oven:{hot}"] * 3
@@ -207,7 +205,7 @@ def test_a_fire_that_a_schedule_lights_again_ends_in_quarantine_too(folder: Path
             begin(connection, "burn_later")
             for _ in range(3):
                 heard = len(two.said)
-                two.wait_for(re.compile(r"ended with code 70; it is started again"), heard)
+                two.wait_for(re.compile(r"exited with code 70; restarting it"), heard)
             two.wait_for(re.compile(r"quarantine"))
             witness.check()
         assert strikes(folder) == [f"Oven:{hot}"] * 3
@@ -216,13 +214,13 @@ def test_a_fire_that_a_schedule_lights_again_ends_in_quarantine_too(folder: Path
 @pytest.mark.parametrize("method", ["match", "hold_on"])
 def test_a_call_into_c_that_never_ends_is_killed_by_the_supervisor_and_named(folder: Path, method: str) -> None:
     answers = method == "match"  # it lets signals in: on a busy machine, too, it gets the time to answer
-    how = "ended with code 70" if answers else "was killed by SIGKILL"
+    how = "exited with code 70" if answers else "was killed by SIGKILL"
     with serving_by_two(folder, silence=2.0, answer=PATIENCE if answers else 5.0) as two:
         calm, hot = apart(two)
         with held_by(two, calm) as watched, oven(two, hot) as connection:
             witness = Witness(watched)
             begin(connection, method)
-            two.wait_for(re.compile(rf"worker \d \(process \d+\) {how}; it is started"))
+            two.wait_for(re.compile(rf"worker \d \(process \d+\) {how}; restarting"))
             witness.check()
 
         assert process_of(two, hot) > 0
@@ -232,5 +230,5 @@ def test_a_call_into_c_that_never_ends_is_killed_by_the_supervisor_and_named(fol
             assert f"Oven:{hot}.match" in told
             assert strikes(folder) == [f"Oven:{hot}"]
         else:
-            assert "said nothing any more" in told
+            assert "stopped answering" in told
             assert f" in {method}" in "".join(two.said)

@@ -49,7 +49,7 @@ async def test_a_second_process_on_a_folder_is_refused_and_told_who_has_it(tmp_p
     with owner(tmp_path) as process:
         app = App(agents=[], settings=Settings(data=tmp_path))
 
-        with pytest.raises(FolderInUse, match=rf"is in use by process {process.pid}\. Stop that process, or give"):
+        with pytest.raises(FolderInUse, match=rf"is in use by process {process.pid}\. Stop that process, or choose"):
             await app.__aenter__()
 
 

@@ -21,7 +21,7 @@ AFTERWARDS = 0.5
 """Seconds after which what a death did to others is over."""
 TICK = 0.001
 MAY_FAIL = re.compile(
-    r"Unavailable|ended while it was asked|does not answer|is not running|shutting down|the app stops"
+    r"Unavailable|exited during the request|does not answer|is not running|shutting down|the app stops"
     r"|503\b|ConnectionClosed|IncompleteRead|ConnectionReset|BrokenPipe|ConnectionRefused|InvalidMessage|TimeoutError"
 )
 """What may be said to those who needed somebody that was killed."""

@@ -39,9 +39,9 @@ SILENCE = 3.0
 PATIENCE = patience(30.0)
 RUNNING = re.compile(r"running at http://")
 EXPECTED = re.compile(
-    r"was killed by SIGKILL; it is started again|does not answer and is killed|the supervisor is gone"
-    r"|timeout graceful shutdown exceeded|ended, nobody knows how; it is started again"
-    r"|cannot be started: (EOF|ConnectionRefused|ConnectionReset)Error"
+    r"was killed by SIGKILL; restarting it|does not answer and is killed|supervisor exited"
+    r"|timeout graceful shutdown exceeded|exited for an unknown reason; restarting it"
+    r"|starting worker \d+ failed: (EOF|ConnectionRefused|ConnectionReset)Error"
 )
 
 

@@ -284,8 +284,8 @@ async def test_a_connection_that_only_watches_does_nothing(tmp_path: Path) -> No
         told = await client.until(lambda frame: type_of(frame) == QUESTIONS and "refused" in frame)
         called = await client.call("open_ticket", "tim")
 
-        assert told["refused"]["reason"] == "This connection may only watch."
-        assert (called["success"], called["error"]) == (False, "This connection may only watch.")
+        assert told["refused"]["reason"] == "This connection is read-only."
+        assert (called["success"], called["error"]) == (False, "This connection is read-only.")
         assert await desk.is_open()
 
 

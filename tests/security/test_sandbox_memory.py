@@ -174,7 +174,7 @@ async def test_code_that_prints_endlessly_ends_at_its_output(executor: Any, code
     began = time.monotonic()
     result = await run_code(code, executor=executor, limits=limits)
     assert result.failure is not None
-    assert result.failure.message == "It printed more than 2000 bytes."
+    assert result.failure.message == "The code printed more than 2000 bytes."
     assert len(result.printed) <= 2000
     assert time.monotonic() - began < limits.seconds / 2
 

@@ -80,7 +80,7 @@ async def test_without_a_worker_a_turn_waits_and_the_log_says_what_is_missing(
         client = await one.one.join(f"/agents/absent-talker/{one.name}")
         await say(client, "r1", user("hi"))
 
-        await until(lambda: "Does a worker run for the queue" in caplog.text)
+        await until(lambda: "Check that a worker runs for the queue" in caplog.text)
         one.work()
 
         assert (await done(client, "r1"))["outcome"] == "completed"
@@ -93,7 +93,7 @@ async def test_a_worker_with_the_wrong_token_says_so_in_a_line(temporal: Tempora
         await say(client, "r1", user("hi"))
         wrong = one.work(token="another")
 
-        await until(lambda: "refuses the worker's token" in wrong.log())
+        await until(lambda: "refused the worker's token" in wrong.log())
 
         assert "Traceback" not in wrong.log()
         await cancel(client, "r1")

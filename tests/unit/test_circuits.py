@@ -30,7 +30,7 @@ def opened(at: float) -> Circuits:
 
 def refused(circuits: Circuits, at: float) -> float:
     """Return after how many seconds a refused call is to be made again."""
-    with pytest.raises(CircuitOpen, match=r"Mill\.grind was not called: it failed") as error:
+    with pytest.raises(CircuitOpen, match=r"Mill\.grind was not called: the circuit breaker is open") as error:
         circuits.enter(BREAKER, MILL, "grind", at)
     return error.value.retry_after
 

@@ -134,7 +134,7 @@ def test_a_chain_with_a_gap_and_one_of_two_owners_are_found() -> None:
 
     assert problems(first, second) == []
     assert "does not follow" in problems(first, third)[0]
-    assert "is from an owner before the last" in problems(first, second, third)[0]
+    assert "was written by an earlier owner" in problems(first, second, third)[0]
     assert "was changed" in problems(first, second[:-1] + b"\1")[0]
 
 

@@ -30,7 +30,8 @@ async def test_a_node_without_the_packages_of_a_cluster_says_which_extra_brings_
     with pytest.raises(UsageError) as told:
         await ClusterRuntime(settings).start(None)
     assert str(told.value) in [
-        f"A cluster needs {name}: pip install 'sapwood[cluster]'." for name in ("obstore", "obstore.exceptions")
+        f"A node of a cluster needs {name}. Install it with: pip install 'sapwood[cluster]'."
+        for name in ("obstore", "obstore.exceptions")
     ]
 
 
@@ -105,12 +106,12 @@ def test_the_status_marks_who_is_silent_and_says_how_much_room_is_taken_and_that
     text = said(seen)
 
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert "not heard of" not in lines["anna"]
-    assert "not heard of for 9 s; its lease ends in 3 s" in lines["berta"]
-    assert "not heard of for 13 s; its lease is over" in lines["carla"]
+    assert "no renewal" not in lines["anna"]
+    assert "no renewal for 9 s; lease ends in 3 s" in lines["berta"]
+    assert "no renewal for 13 s; lease is over" in lines["carla"]
     assert "2.0 KiB of 1.0 MiB" in lines["s"]
     assert "3 messages" in lines["s"]
-    assert "The copies of all streams were compared: they are equal." in text
+    assert "The replicas of all streams were compared: they are equal." in text
 
     other = msgspec.structs.replace(copies[2], last=6, messages=6)
     for last in (other, msgspec.structs.replace(other, messages=None)):

@@ -229,7 +229,7 @@ def test_a_conflict_clause_that_rolls_back_loses_the_transaction_and_says_so(tab
     table.run("INSERT INTO t VALUES ('of another call')", ())
     table.run("INSERT INTO t VALUES ('dup')", ())
 
-    with pytest.raises(Unavailable, match="gave up the transaction"):
+    with pytest.raises(Unavailable, match="rolled back the transaction"):
         table.run("INSERT OR ROLLBACK INTO t VALUES ('dup')", ())
 
     assert len(owner.lost_) == 1

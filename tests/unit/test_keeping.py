@@ -491,7 +491,7 @@ async def test_of_copies_that_do_not_all_answer_nobody_says_that_they_are_damage
         return whole
 
     newest = whole[-1].sequence
-    with pytest.raises(Unavailable, match="Not all copies"):
+    with pytest.raises(Unavailable, match="Not all replicas"):
         await heal([does_not_answer, lacks_some], world.archive, tree_id(ROOT), newest)
     with pytest.raises(ChainBroken):
         await heal([lacks_some], world.archive, tree_id(ROOT), newest)
@@ -510,7 +510,7 @@ async def test_what_no_copy_has_is_not_passed_over(world: World) -> None:
     await _some(world, 8)
     del world.log._stored[0][4]
     world.replicas = Copies(world.records(), world.records()[:6])
-    with pytest.raises(ChainBroken, match="leads to message"):
+    with pytest.raises(ChainBroken, match="lead to message"):
         await world.node("b").open(ROOT)
     assert len(world.records()) == 7  # nothing was repaired by forgetting
 

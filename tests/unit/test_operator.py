@@ -177,16 +177,16 @@ async def test_who_does_not_exist_yet_is_said_in_words() -> None:
         await world.get_agent(Library, "empty")
 
         for address, words in [
-            ("Library:other", "There is no Library:other: nobody has asked for it yet. The first page"),
-            ("Library:other/Shelf:a", "There is no Library:other/Shelf:a: nobody has asked for Library:other yet"),
-            ("Nobody:a", "There is no Nobody:a: Nobody is no root. Roots: Library."),
+            ("Library:other", "Library:other does not exist: it has not been created yet. The first page"),
+            ("Library:other/Shelf:a", "Library:other/Shelf:a does not exist: Library:other has not been created yet"),
+            ("Nobody:a", "Nobody:a does not exist: Nobody is not a root of this app. Roots: Library."),
             (
                 "Library:main/Shelf:a",
-                "Library:main has not made Shelf:a, or has deleted it. It has Shelf:one, Shelf:two.",
+                "Library:main has not created Shelf:a, or has deleted it. It has Shelf:one, Shelf:two.",
             ),
             ("Library:full/Shelf:a", "It has Shelf:shelf-0, Shelf:shelf-1, .*, Shelf:shelf-4 and 1 more."),
             ("Library:empty/Shelf:a", "It has no children."),
-            ("Library:main/Shelf:one/Shelf:a", "Library:main/Shelf:one has not made Shelf:a"),
+            ("Library:main/Shelf:one/Shelf:a", "Library:main/Shelf:one has not created Shelf:a"),
         ]:
             with pytest.raises(NotFound, match=words):
                 await operator.state(address)
@@ -223,7 +223,7 @@ async def test_looking_cannot_write(sql: str) -> None:
         await main.clear("two")  # the very statement has been prepared for a user by now
 
         for shelf in ("one", "two"):
-            with pytest.raises(ForbiddenSql, match="Only reading"):
+            with pytest.raises(ForbiddenSql, match="Only reads"):
                 await operator.sql(f"Library:main/Shelf:{shelf}", sql, [])
 
         found = await operator.sql("Library:main/Shelf:one", "SELECT count(*) AS n FROM notes", [])
@@ -258,7 +258,7 @@ async def test_a_public_method_can_be_called_and_no_other() -> None:
         operator = await library(world)
 
         assert [item async for item in operator.call("Library:main/Shelf:one", "note", ["b"])] == [b"2"]
-        with pytest.raises(Exception, match="is the agent's own"):
+        with pytest.raises(Exception, match="is private to the agent"):
             _ = [item async for item in operator.call("Library:main", "destroy", [])]
 
 

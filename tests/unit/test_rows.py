@@ -55,9 +55,9 @@ def test_no_rows_are_false() -> None:
 
 def test_one_wants_exactly_one_row() -> None:
     assert ONE.one() == {"id": 1, "name": "oak"}
-    with pytest.raises(UsageError, match="returned 0"):
+    with pytest.raises(UsageError, match="exactly one row, got 0"):
         NONE.one()
-    with pytest.raises(UsageError, match="returned 2"):
+    with pytest.raises(UsageError, match="exactly one row, got 2"):
         TWO.one()
 
 
@@ -80,9 +80,9 @@ def test_a_scalar_is_converted_to_what_sqlite_has_no_type_for() -> None:
 
 
 def test_a_scalar_of_another_type_is_refused() -> None:
-    with pytest.raises(UsageError, match="'oak', which is not a int"):
+    with pytest.raises(UsageError, match="type int, got 'oak'"):
         Rows(("n",), [("oak",)]).scalar(int)
-    with pytest.raises(UsageError, match="None, which is not a int"):
+    with pytest.raises(UsageError, match="type int, got None"):
         Rows(("n",), [(None,)]).scalar(int)
 
 

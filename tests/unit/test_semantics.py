@@ -679,5 +679,5 @@ async def test_a_process_of_usage_errors_is_refused_in_a_block() -> None:
     async with running(App(agents=[Maker])) as world:
         maker = await world.get_agent(Maker, "a")
 
-        with pytest.raises(UsageError, match="cannot be undone"):
+        with pytest.raises(UsageError, match="cannot be rolled back"):
             await maker.make()

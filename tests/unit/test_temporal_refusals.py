@@ -29,7 +29,7 @@ def test_what_agents_say_is_final(status: int, code: str) -> None:
     ("status", "body"),
     [
         (400, "a plain request was sent to an HTTPS port"),
-        (401, {"error": "This needs the driver's token.", "code": "unauthorized"}),
+        (401, {"error": "This request needs the driver's token.", "code": "unauthorized"}),
         (404, {"code": 404, "message": "no such route"}),
         (408, None),
         (413, []),

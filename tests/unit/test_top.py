@@ -61,7 +61,7 @@ def test_one_process_that_does_nothing_says_so() -> None:
         "process  up memory trees agents calls sockets",
         "   4711 1 h 60 MiB     0      0     0       0",
         "",
-        "Nothing waits.",
+        "All queues are empty.",
         "",
         "No tree is busy.",
     ]
@@ -113,7 +113,7 @@ def test_methods_that_held_up_their_process_are_named_with_their_longest_time() 
 
     lines = shown(seen(worker("1"), slow=slow))
 
-    assert lines[-2:] == ["held up its process worker times longest", "Mill.grind          1          4   2.3 s"]
+    assert lines[-2:] == ["blocked its process worker times longest", "Mill.grind          1          4   2.3 s"]
 
 
 def test_a_worker_that_does_not_answer_or_is_not_ready_is_named() -> None:
@@ -130,9 +130,9 @@ def test_a_worker_that_does_not_answer_or_is_not_ready_is_named() -> None:
     assert lines[4].split()[5:] == ["0", "%", "7.0", "MiB"]
     assert lines[5].split() == ["2", "heavy"]
     assert lines[6:9] == [
-        "worker 1 does not answer: it computes, or is being started",
-        "worker 2 does not answer: it computes, or is being started",
-        "worker 0 is not ready: an agent has held it up for long",
+        "worker 1 does not answer: it is busy or restarting",
+        "worker 2 does not answer: it is busy or restarting",
+        "worker 0 is not ready: its event loop is blocked by an agent",
     ]
 
 

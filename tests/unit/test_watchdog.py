@@ -288,8 +288,8 @@ def test_the_strike_that_puts_a_tree_in_quarantine_says_so_in_the_log(tmp_path: 
     assert ["in quarantine" in one.stderr for one in ended] == [False, False, True]
     (line,) = [line for line in ended[-1].stderr.splitlines() if "in quarantine" in line]
     said = (
-        "Bad:one is in quarantine: it ended its process 3 times within an hour, now by Bad:one/Part:two.spin. "
-        "Mend that, then let it run again: sapwood release Bad:one"
+        "Bad:one is in quarantine: it blocked its process 3 times within an hour, last in Bad:one/Part:two.spin. "
+        "Fix the method, then release the tree: sapwood release Bad:one"
     )
     assert line in (f"ERROR {said}", said)
 

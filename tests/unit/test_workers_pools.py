@@ -89,18 +89,18 @@ def test_a_pool_is_of_one_class_and_needs_no_type_id() -> None:
         ("PoolOven", "gpu"),
         ("PoolLoom", None),
     ]
-    with pytest.raises(UsageError, match="cannot be the name of a pool"):
+    with pytest.raises(UsageError, match="The name of a pool must consist of"):
         agent(pool="a=b")
 
 
 @pytest.mark.parametrize(
     ("pools", "text"),
     [
-        ({"gpu": 1}, "PoolPress is for the pool 'heavy', and no worker is. Say --pool heavy=1"),
-        ({"gpu": 1, "heavy": 1, "hevy": 1}, "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
-        ({"hevy": 1}, "No root of the app is for the pool 'hevy'. Did you mean 'heavy'?"),
-        ({"gpu": 1, "heavy": 1, "tiny": 1}, "No root of the app is for the pool 'tiny'. Pools: gpu, heavy."),
-        ({"gpu": 1, "heavy": 1, "fire": 1}, "PoolSpark is, and is none of the roots .* A sub-agent is run where its"),
+        ({"gpu": 1}, "PoolPress uses the pool 'heavy', which has no workers. Pass --pool heavy=1"),
+        ({"gpu": 1, "heavy": 1, "hevy": 1}, "No root of the app uses the pool 'hevy'. Did you mean 'heavy'?"),
+        ({"hevy": 1}, "No root of the app uses the pool 'hevy'. Did you mean 'heavy'?"),
+        ({"gpu": 1, "heavy": 1, "tiny": 1}, "No root of the app uses the pool 'tiny'. Pools: gpu, heavy."),
+        ({"gpu": 1, "heavy": 1, "fire": 1}, "PoolSpark does, but it is not a root .* A sub-agent runs where its"),
     ],
 )
 def test_pools_that_do_not_fit_the_classes_are_refused_with_what_to_say(pools: Mapping[str, int], text: str) -> None:
@@ -158,7 +158,7 @@ async def test_a_crash_while_a_class_changes_its_pool_loses_no_alarm(tmp_path: P
 async def test_pools_that_cannot_be_read_are_said_and_not_guessed(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"pools": {"heavy": 1}}')
 
-    with pytest.raises(StoredDataError, match="has to say how many workers share it"):
+    with pytest.raises(StoredDataError, match="must contain the number of workers"):
         arrange(tmp_path, Sharing(2), Files())
 
 
@@ -190,7 +190,7 @@ async def test_a_worker_with_newer_code_takes_no_tree_away_that_another_runs_by_
     runtime = LocalRuntime(settings, share=Half())
 
     async with App(agents=[PoolKiln], settings=settings, runtime=runtime) as app:
-        with pytest.raises(Unavailable, match=r"still run as PoolStove:a, by another process\. Restart the server"):
+        with pytest.raises(Unavailable, match=r"still runs as PoolStove:a, in another process\. Restart the server"):
             await app.get_agent(PoolKiln, "a")
 
     assert theirs.exists()

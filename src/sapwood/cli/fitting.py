@@ -1,4 +1,4 @@
-"""Before new code goes live: does everything that is stored fit it?"""
+"""Check before a deployment that the stored data fits the new code."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from sapwood.storage.files import held_still
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found in a data folder."""
+    """The result of checking a data folder."""
 
     data: str
     counts: dict[str, int]
-    """How much was looked at, by what it is."""
+    """How many objects were checked, by kind."""
     misfits: list[Misfit]
-    """What does not fit."""
+    """The objects that do not fit."""
 
 
 def examine(folder: Path, app: App, counts: Counter[str] | None = None) -> Report:
-    """Read everything that is stored as the app would read it. Nothing is changed; `counts` grow meanwhile."""
+    """Read all stored data as the app would read it. Changes nothing; `counts` grows as it proceeds."""
     if not (folder / TREES).is_dir():
-        raise UsageError(f"{str(folder)!r} is no data folder: it has no {TREES!r} in it. Name one with --data.")
+        raise UsageError(
+            f"{str(folder)!r} is not a data folder: it has no {TREES!r}. Pass the data folder with --data."
+        )
     counts = Counter() if counts is None else counts
     try:
         with held_still(folder):
             misfits = list(unfit(folder, [known(cls) for cls in app.agents], counts))
     except FolderInUse as error:
         raise UsageError(
-            f"{error} Stop it, or look at a copy: sapwood backup COPY --data {folder}, and this again with --data COPY."
+            f"{error} Stop the process, or check a copy: sapwood backup COPY --data {folder}, then run this "
+            "with --data COPY."
         ) from None
     return Report(str(folder), dict(counts), misfits)

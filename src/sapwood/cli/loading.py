@@ -1,4 +1,4 @@
-"""From `module:app` to the app: what is named on the command line, imported."""
+"""From `module:app` to the app: import what the command line names."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ EXTRA_OF = {
     "pydantic_monty": "sandbox",
     "temporalio": "temporal",
 }
-"""What brings a module that an app may import."""
+"""The extra that installs a module that an app may import."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `module:app` named."""
+    """The result of importing `module:app`."""
 
     asgi: Any
-    """The ASGI application to serve: the app, or one it is mounted in."""
+    """The ASGI application to serve: the app, or the application that it is mounted in."""
     app: App
 
 
 def usual_target(folder: Path) -> str:
-    """Return the target of a folder where somebody has to be found: app.py or main.py with an `app` in it."""
+    """Return the default target of a folder: app.py or main.py that defines `app`."""
     for name in USUAL:
         path = folder / name
         if path.exists() and _assigns_app(path):
             return f"{path.stem}:app"
-    raise UsageError("Neither app.py nor main.py here has an `app`. Say where it is, behind the command: module:app.")
+    raise UsageError(
+        "Neither app.py nor main.py in this folder defines `app`. Pass the app to the command as module:app."
+    )
 
 
 def _assigns_app(path: Path) -> bool:
@@ -65,9 +67,9 @@ def _assigns_app(path: Path) -> bool:
 
 
 def load(target: str, data: str | None = None, **given: str) -> Loaded:
-    """Import the app, and give it the settings of the environment; `data` and what else is given are stronger.
+    """Import the app and apply the settings of the environment; `data` and the other arguments override them.
 
-    Whoever is told of NATS servers is a node of a cluster, unless something says otherwise.
+    A process with NATS servers in its settings is a node of a cluster, unless `durability` says otherwise.
     """
     where, _, name = target.partition(":")
     name = name or "app"
@@ -77,7 +79,7 @@ def load(target: str, data: str | None = None, **given: str) -> Loaded:
         found = getattr(found, part, None)
     if found is None:
         apps = ", ".join(f"{where}:{key}" for key, value in vars(module).items() if isinstance(value, App))
-        raise UsageError(f"{where} has no {name!r}. " + (f"Did you mean {apps}?" if apps else "It has no App at all."))
+        raise UsageError(f"{where} has no {name!r}. " + (f"Did you mean {apps}?" if apps else "It defines no App."))
     app = found if isinstance(found, App) else _inside(module, found, target)
     wanted = changes(os.environ, app.settings)
     if data is not None:
@@ -93,14 +95,13 @@ def load(target: str, data: str | None = None, **given: str) -> Loaded:
 def _inside(module: ModuleType, found: Any, target: str) -> App:
     """Return the App that runs inside another ASGI application of the same module."""
     if not callable(found) or isinstance(found, type):
-        raise UsageError(
-            f"{target} is a {type(found).__name__}; it has to be a sapwood App, or an ASGI app around one."
-        )
+        raise UsageError(f"{target} must be a sapwood App, or an ASGI app around one, got a {type(found).__name__}.")
     apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
     if len(apps) != 1:
         raise UsageError(
-            f"{target} is a {type(found).__name__}, and its module has {len(apps) or 'no'} sapwood App"
-            f"{'s' if len(apps) > 1 else ''}. Name the one that runs inside it in the same module, and no other."
+            f"{target} is a {type(found).__name__}, so its module must define exactly one sapwood App, but it "
+            f"defines {len(apps) or 'none'}. Define the App that runs inside {target} in the same module, and no "
+            "other."
         )
     return next(iter(apps.values()))
 
@@ -110,7 +111,7 @@ def _import(where: str) -> ModuleType:
     if where.endswith(".py"):
         path = Path(where)
         if not path.exists():
-            raise UsageError(f"There is no file {where!r}.")
+            raise UsageError(f"The file {where!r} does not exist.")
         folder, where = path.resolve().parent, path.stem
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -118,10 +119,14 @@ def _import(where: str) -> ModuleType:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if extra := EXTRA_OF.get((error.name or "").partition(".")[0]):
-            text = f"{where} needs {error.name}, which is not installed: pip install 'sapwood[{extra}]'."
+            text = (
+                f"{where} needs {error.name}, which is not installed. Install it with: pip install 'sapwood[{extra}]'."
+            )
             raise UsageError(text) from error
         if error.name is None or not f"{where}.".startswith(f"{error.name}."):
             raise
-        raise UsageError(f"There is no module {where!r} here ({folder}). Say module:app, as in app:app.") from None
+        raise UsageError(
+            f"The module {where!r} does not exist in {folder}. Pass the app as module:app, such as app:app."
+        ) from None
     except ValueError as error:
-        raise UsageError(f"{where!r} is not the name of a module: {error}.") from None
+        raise UsageError(f"{where!r} is not a valid module name: {error}.") from None

@@ -1,8 +1,8 @@
-"""`new`: a project that runs at once, from a template.
+"""`new`: create a project that runs at once, from a template.
 
-The lobby is written for this, in the folder beside this module. The other templates are the examples of sapwood's own:
-what is in examples/NAME, with the sources of its page, becomes a project; only the README and the marks of the
-documentation differ.
+The template `lobby` is in the folder beside this module. The other templates are the examples of sapwood: the files in
+examples/NAME and the sources of the page become the project. Only the README and the markers of the documentation
+differ.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sapwood.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 ENDING = ".template"
-"""So that no tool takes a template for a program of ours."""
+"""The suffix keeps tools from reading a template as a program."""
 PAGES = "pages"
-"""The folder among the examples that has the sources of their pages."""
+"""The folder of the examples with the sources of their pages."""
 LEFT_BEHIND = {"__pycache__", "node_modules", "sapwood-data", ".pytest_cache", ".ruff_cache", "ruff.toml"}
-"""What running an example leaves in its folder, and what is for our own tools."""
+"""Files that running an example leaves in its folder, and files for the project's own tools."""
 MARK = re.compile(r"^[ \t]*(#|//|\{/\*) --8<--.*\n", re.MULTILINE)
-"""Where a page of the documentation takes its code from."""
+"""A marker from which a page of the documentation includes code."""
 IN_A_CHECKOUT = re.compile(r"<!-- checkout -->\n.*?<!-- /checkout -->\n", re.DOTALL)
-"""What the README of an example says only to those who have a checkout; the first time, how to start it."""
+"""Parts of an example's README for readers with a checkout; the first part says how to start it."""
 START = """```sh
 pip install 'sapwood[{{extras}}]'
 sapwood dev
@@ -48,61 +48,61 @@ Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What there is to say of a template."""
+    """The description of a template."""
 
     what: str
     first: str
-    """What to do first, on its page."""
+    """The first thing to do on its page."""
     extras: str = "server,chat"
     asks_who: bool = False
-    """Whether its app asks people who they are."""
+    """Whether its app authenticates users."""
 
 
 TEMPLATES: dict[Template, About] = {
     "lobby": About(
         "a counter that all open pages share, in two files.",
-        "open the page in two tabs, and press a button.",
+        "open the page in two tabs and press a button.",
         extras="server",
     ),
     "chat": About(
-        "an assistant that keeps reminders, and speaks up when they are due.",
-        "open the page, and say: Remind me to stretch in 20 seconds.",
+        "an assistant that keeps reminders and posts a message when they are due.",
+        "open the page and write: Remind me to stretch in 20 seconds.",
     ),
     "rooms": About(
-        "people sign in, and each has an inbox of conversations that nobody else can open.",
-        "open the page, and sign in as ann; in a private window, as bob.",
+        "users sign in, and each has an inbox of conversations that no other user can open.",
+        "open the page and sign in as ann; in a private window, as bob.",
         extras="server,chat,auth",
         asks_who=True,
     ),
     "agents-as-tools": About(
-        "an assistant that gives work to helpers, whom one can watch, talk to, and stop.",
-        "open the page, and say: Compare Rust and Go.",
+        "an assistant that delegates to helper agents, with a page to watch, message and stop them.",
+        "open the page and write: Compare Rust and Go.",
     ),
     "perspectives": About(
-        "three specialists answer at once, and a timeline shows who is heard and who is stopped.",
-        "open the page, and ask: Shall we open a second bakery?",
+        "three specialists answer in parallel, and a timeline shows which finish and which are cancelled.",
+        "open the page and ask: Shall we open a second bakery?",
     ),
     "gatekeeper": About(
-        "a database that models only propose to change: people approve, edit or reject.",
-        "open the page, and say: Move Ada to Paris.",
+        "a database that models propose changes to, and people approve, edit or reject them.",
+        "open the page and write: Move Ada to Paris.",
     ),
     "sandbox": About(
-        "a model that answers with Python it writes, in a sandbox; and ten ways out, to be tried.",
-        "open the page, and ask: Which city pays most?",
+        "a model that answers with Python code, run in a sandbox; and ten escape attempts to try.",
+        "open the page and ask: Which city pays most?",
         extras="server,chat,sandbox",
     ),
 }
 
 
 def make(folder: Path, template: Template = "lobby") -> list[str]:
-    """Write the project; return what is in its folder now."""
+    """Write the project and return the names of its files and folders."""
     name = folder.resolve().name
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a project. Begin with a letter; then letters, digits, - and _."
+            f"The name of a project must start with a letter, followed by letters, digits, - and _, got {name!r}."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{str(folder)!r} exists already, and is not empty. Choose another name.")
+        raise UsageError(f"{str(folder)!r} already exists and is not empty. Choose another name.")
     about = TEMPLATES[template]
     container = WITH_SIGN_IN if about.asks_who else WITHOUT_SIGN_IN
     holes = {"name": name, "extras": about.extras, "container": container}

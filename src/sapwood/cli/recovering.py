@@ -1,4 +1,4 @@
-"""`cluster backup` and `cluster restore`: what is made of the log and the archive of a cluster, without a node."""
+"""`cluster backup` and `cluster restore`: they read the log and the archive of a cluster, without a node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sapwood.runtimes.cluster.recovery import (
 
 
 def moment(text: str | None) -> float | None:
-    """Return a time that somebody wrote."""
+    """Parse a time with a time zone; `None` means now."""
     if text is None:
         return None
     try:
@@ -40,16 +40,16 @@ def moment(text: str | None) -> float | None:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise UsageError(f"{text!r} is no time with a zone. Write it as 2026-11-16T05:00:00Z or …+01:00.")
+        raise UsageError(f"Expected a time with a time zone, such as 2026-11-16T05:00:00Z or …+01:00, got {text!r}.")
     if at.timestamp() > time.time():
-        raise UsageError("That time has not come yet.")
+        raise UsageError("--at must not be in the future.")
     return at.timestamp()
 
 
 async def backup(
     nats: str, cluster: str, archive: Archive, folder: Path, root: Address | None, at: float | None
 ) -> int:
-    """Copy one tree, or all, as they are or were at a time; return how many there were."""
+    """Copy one tree, or all, as of now or of a given time. Returns the number of trees."""
     from sapwood.kernel.stored import StoredTrees
     from sapwood.runtimes.cluster.nats_log import NatsLog
     from sapwood.runtimes.cluster.replicas import NatsReplicas
@@ -73,7 +73,8 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
         state = await tree_at(archive, names, root, at)
         if state is None:
             raise NotFound(
-                f"The archive has no {root} as of then: it was not there, or that is longer ago than is kept.",
+                f"The archive has no {root} at that time: it did not exist, or the time is beyond the "
+                "retention of `history`.",
                 path=root.segments,
             )
         await put_into(folder, root, state)
@@ -93,14 +94,15 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
 
 
 async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -> Recovered:
-    """Have a cluster whose log is empty begin with what the archive has."""
+    """Rebuild a cluster whose log is empty from its archive."""
     setup = await setup_of(archive)
     if setup is None:
-        raise UsageError(f"The archive {url_of(archive)} has nothing. No cluster ever had it: is it the right one?")
+        raise UsageError(f"The archive {url_of(archive)} is empty: no cluster has used it. Check --archive.")
     if setup.cluster != cluster:
         raise UsageError(
-            f"The archive {url_of(archive)} is that of the cluster {setup.cluster!r}, and two must not share one. "
-            f"Restore it by that name: --cluster {setup.cluster}. To try it, take other NATS servers and a copy of it."
+            f"The archive {url_of(archive)} belongs to the cluster {setup.cluster!r}, and two clusters must not "
+            f"share one. Restore it under that name: --cluster {setup.cluster}. To try it, use other NATS servers "
+            "and a copy of the archive."
         )
     connection: Any = await connect(nats, "sapwood cluster restore", in_hurry=True)
     try:
@@ -108,8 +110,8 @@ async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -
         names = await found(connection, cluster, setup.layout)
         if names.layout != setup.layout:
             raise UsageError(
-                f"The cluster {cluster!r} has {names.layout.streams} streams, and that of the archive has "
-                f"{setup.layout.streams}: that cannot be changed. Delete the streams of this one first."
+                f"The cluster {cluster!r} has {names.layout.streams} streams, but its archive was written with "
+                f"{setup.layout.streams}. The number cannot change. Delete the streams of this cluster first."
             )
         return await restore_everything(connection, names, archive, at)
     finally:
@@ -117,17 +119,17 @@ async def restore(nats: str, cluster: str, archive: Archive, at: float | None) -
 
 
 def told(result: Recovered, at: float | None = None) -> Iterator[str]:
-    """Return what came back, in lines."""
+    """Yield the result of a restore as lines."""
     yield (
-        f"{counted(result.trees, 'trees')} with {counted(result.messages, 'messages')} are in the log again, "
+        f"Restored {counted(result.trees, 'trees')} with {counted(result.messages, 'messages')} to the log, "
         f"{counted(result.parked, 'parked trees')} in the archive, and {counted(result.alarms, 'alarms')}."
     )
     for stream, newest in sorted(result.newest.items()):
-        yield f"Stream {stream} came back up to {_when(newest)}."
+        yield f"Stream {stream} is restored up to {_when(newest)}."
     if at is None:
-        yield "What was stored later did not reach the archive and is lost: that may be the last 10 seconds."
+        yield "Later writes did not reach the archive and are lost: at most about the last 10 seconds."
     else:
-        yield f"What was stored after {_when(at)} is left out. `sapwood cluster backup --at …` still finds it."
+        yield f"Writes after {_when(at)} are left out. `sapwood cluster backup --at …` can still copy them."
     for tree, why in result.lost.items():
         yield f"{tree}: {why}"
 

@@ -1,4 +1,4 @@
-"""The way from a command to the agents: over HTTP to the server of a data folder, or, if none runs, to the folder."""
+"""The connection from a command to the agents: the server of a data folder over HTTP, or the folder if none runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SOON = 5.0
 
 
 def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
-    """Ask the server of a data folder; raises `Unavailable` if none runs."""
+    """Send a request to the server of a data folder. Raises `Unavailable` if no server runs."""
     return json.loads(_request(data, what, asked).read())
 
 
 def ask_soon(data: str, what: str, **asked: Any) -> dict[str, Any]:
-    """As `ask`, for what every server answers at once: one that does not for some seconds is `Unavailable`."""
+    """Like `ask`, with a short timeout, for requests that every server answers at once."""
     try:
         return json.loads(_request(data, what, asked, SOON).read())
     except TimeoutError:
@@ -35,7 +35,7 @@ def ask_soon(data: str, what: str, **asked: Any) -> dict[str, Any]:
 
 
 def ask_lines(data: str, what: str, **asked: Any) -> Iterator[Any]:
-    """Ask for something that comes in parts."""
+    """Send a request and yield the items of its response."""
     lines = _request(data, what, asked)
     while line := _line(lines):
         answer = json.loads(line)
@@ -57,7 +57,7 @@ def _line(answer: http.client.HTTPResponse) -> bytes:
 def ask_or_open(
     data: str, what: str, here: Callable[[Operator], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
 ) -> dict[str, Any]:
-    """Ask the server of a data folder; if none runs, do the same on the folder itself."""
+    """Send a request to the server of a data folder, or open the folder if no server runs."""
     try:
         return ask(data, what, **asked)
     except Unavailable:
@@ -76,7 +76,7 @@ def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(work())
     except FolderInUse as error:
         raise UsageError(
-            f"{error} It was not started with `sapwood serve` or `sapwood dev`, so no command can reach it."
+            f"{error} The process was not started with `sapwood serve` or `sapwood dev`, so commands cannot reach it."
         ) from None
 
 
@@ -87,12 +87,15 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
         url, token, pid = urlsplit(str(found["url"])), found["token"], found.get("pid")
     except FileNotFoundError:
         raise Unavailable(
-            f"No server runs on the data folder {data!r}. Start one with `sapwood serve`, or name another with --data."
+            f"No server runs on the data folder {data!r}. Start one with `sapwood serve`, or pass another "
+            "folder with --data."
         ) from None
     except PermissionError:
-        raise UsageError(f"{str(file)!r} is only for the user that runs the server. Run this as that user.") from None
+        raise UsageError(
+            f"{str(file)!r} is readable only by the user that runs the server. Run this command as that user."
+        ) from None
     except (ValueError, KeyError):
-        raise UsageError(f"{str(file)!r} is damaged. Restart the server, and it will be written anew.") from None
+        raise UsageError(f"{str(file)!r} is damaged. Restart the server to write it again.") from None
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=patience)
     try:
         # Closed with its answer: who asks once in a while keeps nothing open.
@@ -105,8 +108,8 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
         raise _lost() from None
     except OSError:
         raise Unavailable(
-            f"The server of {data!r} does not answer at {found['url']}. Process {pid} ended without a word, or "
-            "cannot be reached from here."
+            f"The server of {data!r} does not answer at {found['url']}. Process {pid} was killed, or cannot be "
+            "reached from here."
         ) from None
     if answer.status != http.client.OK:
         raise _refusal(answer)
@@ -115,15 +118,15 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
 
 def _lost() -> Unavailable:
     return Unavailable(
-        "The agent's process ended before it answered, or the one that held the connection. Whether it was done is "
-        "not known."
+        "The connection was lost before the response: the agent's process or the server exited. The outcome of "
+        "the request is unknown."
     )
 
 
 def _silent(data: str, patience: float) -> Unavailable:
     return Unavailable(
-        f"The server of {data!r} has not answered for {patience:.0f} seconds. Perhaps an agent holds up its process; "
-        "the log names it."
+        f"The server of {data!r} did not answer within {patience:.0f} seconds. An agent may be blocking its event "
+        "loop; the log names it."
     )
 
 

@@ -1,4 +1,4 @@
-"""`serve` and `dev`: the app in an HTTP server, until somebody stops it."""
+"""`serve` and `dev`: run the app in an HTTP server until it is stopped."""
 
 from __future__ import annotations
 
@@ -58,20 +58,19 @@ LOOPBACK_ORIGINS = tuple(
 )
 PINGS = 20.0
 LAST_ANSWERS = 3.0
-"""Seconds that clients' sockets are given to end: their calls, and then the clients, who have to say that they heard.
-"""
+"""Seconds that clients' sockets have to close: first their calls finish, then the clients confirm the close."""
 BYTES_PER_CHARACTER = 4
 MOST_WORKERS = 256
 BACKLOG = 2048
 NEEDED_BY_ALL = ("sapwood.cli.serving", "uvicorn.lifespan.on", "sapwood.web.http_connection", "uvicorn.loops.auto")
-"""What every worker imports. The program that is served is not among it: it may start what cannot be shared."""
+"""Modules that every worker imports. The served program is not among them: it may start what cannot be shared."""
 ASKED_TO_STOP = frozenset({signal.SIGINT, signal.SIGTERM})
 NOT_WATCHED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to serve. It goes to another process, so it holds plain values only."""
+    """Options of `serve` and `dev`. They are passed to another process, so they are plain values."""
 
     target: str
     host: str
@@ -87,15 +86,15 @@ class Options:
     cluster: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of a node of a cluster."""
     timings: Timings = DEFAULTS
-    """Of the HTTP server, and of the process that looks after the workers."""
+    """Loggers of the HTTP server and of the supervisor."""
 
 
 def serve(options: Options) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     listening = _listen(options)
     if options.workers is None:
         if options.pools:
-            raise UsageError("A pool is beside other workers. Say how many those are too: --workers 1.")
+            raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
         _run(options, sockets=[listening])
     else:
         _supervise(options, options.workers, listening)
@@ -104,14 +103,15 @@ def serve(options: Options) -> None:
 def _supervise(options: Options, workers: int, listening: socket.socket) -> None:
     if workers < 1 or workers + sum(options.pools.values()) > MOST_WORKERS:
         raise UsageError(
-            f"--workers takes a number from 1 on; together with those of all pools there may be {MOST_WORKERS} at most."
+            f"--workers must be at least 1, and with all pools at most {MOST_WORKERS}, got {options.workers} "
+            f"and {sum(options.pools.values())} for pools."
         )
     _log_to_stderr(options)
     app = load(options.target, options.data, **options.cluster).app
     if app.settings.durability == Durability.REPLICATED:
         raise UsageError(
-            "A node of a cluster is one process, and --workers is for one server without a cluster. Start several "
-            "nodes on the machine instead, each with a --data and --port of its own."
+            "--workers cannot be combined with a cluster: a node is one process. Start several nodes on the "
+            "machine instead, each with its own --data and --port."
         )
     sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
     _check_safe(options, app)
@@ -126,7 +126,7 @@ def _supervise(options: Options, workers: int, listening: socket.socket) -> None
         many = f"{workers} workers" if workers > 1 else "one worker"
         for pool, size in sharing.pools.items():
             many += f" and {size} for {pool}"
-        log.info("sapwood is running at %s with %s, with its data in %s", url, many, folder)
+        log.info("sapwood is running at %s with %s, data folder %s", url, many, folder)
 
     try:
         asyncio.run(_arrange(folder, sharing))
@@ -184,7 +184,7 @@ def _answer_where(app: App, seat: Seat) -> None:
 
 
 def develop(options: Options, folder: Path) -> None:
-    """Serve, and begin anew whenever a file changes."""
+    """Serve, and restart whenever a file changes."""
     _log_to_stderr(options)
     listening = _listen(options)
     config = uvicorn.Config("", reload=True, reload_dirs=[str(folder)], log_config=None)
@@ -192,14 +192,14 @@ def develop(options: Options, folder: Path) -> None:
 
 
 class Watch(StatReload):
-    """Looks for changes in what a person writes, and not in what they installed."""
+    """Watches the files of the project for changes, but not installed packages."""
 
     def should_restart(self) -> list[Path] | None:
         # A server that could not start is mended by the next change; one that was killed would be waited for in vain,
         # while its clients hang at a port that is still open.
         ended = self.process.exitcode or 0
         if ended < 0 and -ended not in ASKED_TO_STOP:
-            raise UsageError(f"The server was killed, by {signal.Signals(-ended).name}. Start it again.")
+            raise UsageError(f"The server was killed by {signal.Signals(-ended).name}. Start it again.")
         return super().should_restart()
 
     def iter_py_files(self) -> Iterator[Path]:
@@ -231,7 +231,7 @@ def _run(options: Options, sockets: list[socket.socket] | None) -> None:
     except SapwoodError as error:
         if not options.dev:
             raise
-        sys.exit(f"{error_line(error)}\nIt is tried again when a file changes.")
+        sys.exit(f"{error_line(error)}\nRetrying when a file changes.")
     _serve(options, loaded, secrets.token_urlsafe(32), sockets)
 
 
@@ -281,8 +281,8 @@ def _http(settings: Settings, timings: Timings) -> Callable[..., HttpConnection]
 class HostCheck:
     """Refuses requests and sockets whose `Host` is neither a loopback name nor a configured one.
 
-    A foreign site can point a name of its own at this machine (DNS rebinding). A browser then takes the
-    server for a part of that site, whose pages could use every agent of an app without `authenticate`.
+    A foreign site can point its own domain name at this machine (DNS rebinding). A browser then treats the server as
+    part of that site, and its pages could use every agent of an app without `authenticate`.
     """
 
     def __init__(self, app: ASGI, hosts: tuple[str, ...]) -> None:
@@ -311,7 +311,7 @@ class HostCheck:
 
 
 class Together:
-    """Begins and ends one worker with the others: as long as one has clients, all answer."""
+    """Starts and stops one worker together with the others: while one has clients, all keep serving."""
 
     def __init__(self, app: ASGI, line: Connection, server: Callable[[], uvicorn.Server | None], grace: float) -> None:
         self._app = app
@@ -343,12 +343,12 @@ class Together:
 
     def _end(self) -> None:
         if (server := self._server()) is not None and not server.should_exit:
-            log.error("the supervisor is gone, and the worker ends")
+            log.error("supervisor exited, worker shuts down")
             server.should_exit = True
 
 
 class Silent(uvicorn.Server):
-    """One worker's server. Where it is, is said by the supervisor."""
+    """The server of one worker. The supervisor prints its URL."""
 
     def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
         super().__init__(config)
@@ -383,7 +383,7 @@ async def _drain(server: uvicorn.Server, app: App) -> None:
 
 
 class Server(uvicorn.Server):
-    """Says where it is, on the terminal and in the data folder."""
+    """A server that writes its URL to the log and to the data folder."""
 
     def __init__(
         self, config: uvicorn.Config, options: Options, app: App, token: str, listening: socket.socket
@@ -411,7 +411,7 @@ class Server(uvicorn.Server):
         if self.started:
             _write_secret(self._file, {"url": self._url, "token": self._token, "pid": os.getpid()})
             pages = [f"{self._url}{path}" for path in page_paths(self._app)]
-            log.info("sapwood is running at %s, with its data in %s", self._url, self._app.settings.data)
+            log.info("sapwood is running at %s, data folder %s", self._url, self._app.settings.data)
             if self._options.dev and pages:
                 log.info("open %s", " or ".join(pages))
 
@@ -424,7 +424,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
             if not self.should_exit and (why := self._app.node.is_over()) is not None:
-                log.error("%s This process ends.", why)
+                log.error("process exits: %s", why)
                 self.is_over = self.should_exit = True
         return await super().on_tick(counter)
 
@@ -436,7 +436,7 @@ class Server(uvicorn.Server):
 
 
 def page_paths(app: App) -> list[str]:
-    """Return where there is something to see: the app's own page, or roots that answer requests, by a made-up name."""
+    """Return the paths of pages to open: the app's own page, or roots that answer requests, with an example name."""
     if app.pages is not None and (app.pages / "index.html").exists():
         return ["/"]
     kinds = [known(cls) for cls in app.agents]
@@ -477,7 +477,7 @@ def _url(options: Options, listening: socket.socket) -> str:
 
 def _listen(options: Options) -> socket.socket:
     if not 0 <= options.port <= 65535:
-        raise UsageError(f"{options.port} is not a port; a port is a number from 0 to 65535.")
+        raise UsageError(f"--port must be a number from 0 to 65535, got {options.port}.")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -485,7 +485,7 @@ def _listen(options: Options) -> socket.socket:
         listening.bind(where)
     except OSError as error:
         raise UsageError(
-            f"Cannot listen on {options.host} port {options.port}: {error.strerror}. Choose another with --port."
+            f"Cannot listen on {options.host} port {options.port}: {error.strerror}. Choose another port with --port."
         ) from None
     listening.set_inheritable(True)
     return listening
@@ -509,7 +509,7 @@ def _log_to_stderr(options: Options, who: str = "") -> None:
 
 
 class RepeatFilter:
-    """A filter for log lines that strangers can cause at will: each of them at most once in an interval."""
+    """A filter for log lines that unauthenticated clients can cause: each at most once per interval."""
 
     MESSAGES = frozenset({"Invalid HTTP request received.", "Unsupported upgrade request."})
 

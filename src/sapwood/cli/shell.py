@@ -1,7 +1,6 @@
 """An interactive Python with the app running in it, where `await` works at the prompt.
 
-The prompt waits in a thread of its own, and everything typed runs on the loop: agents
-may be used on no other thread.
+The prompt waits in its own thread, and the code runs on the event loop: agents cannot be used on another thread.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from sapwood.cli.loading import Loaded
 
 
 async def interact(loaded: Loaded) -> None:
-    """Run the app, and a prompt in it, until somebody leaves."""
+    """Run the app with a prompt until the user leaves it."""
     async with loaded.app as app:
         names: dict[str, Any] = {"app": app, **{cls.__name__: cls for cls in app.agents}}
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         console = AsyncConsole(names, loop)
-        banner = f"`app` runs, with its data in {app.settings.data}. Try `await app.get_agent(…)`; leave with Ctrl-D."
+        banner = f"`app` is running, data folder {app.settings.data}. Try `await app.get_agent(…)`; leave with Ctrl-D."
 
         def prompt() -> None:
             try:
@@ -42,7 +41,7 @@ async def interact(loaded: Loaded) -> None:
 
 
 class AsyncConsole(code.InteractiveConsole):
-    """A console whose code runs on a loop in another thread."""
+    """A console whose code runs on an event loop in another thread."""
 
     def __init__(self, names: dict[str, Any], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(names)

@@ -1,4 +1,4 @@
-"""What commands show: agents as a tree, rows as a table, dead letters as lines."""
+"""The output of commands: agents as a tree, rows as a table, dead letters as lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sapwood.kernel.fitting import Misfit
 from sapwood.runs.decisions import Decision
 
 MOST_PLACES = 3
-"""How many agents are named that have the same thing wrong with them."""
+"""Maximum number of agents to name per problem."""
 LONGEST_ARGUMENTS = 200
 NEXT_LINE = rich.Text("\n     ")
 MARKS = {"ok": "green", "warn": "yellow", "bad": "red"}
@@ -43,7 +43,7 @@ COLOURS = {
 }
 
 COUNTS = {"calls": "calls", "sockets": "sockets", "queued_calls": "queued calls", "runs": "runs", "fibers": "fibers"}
-"""What is counted of an agent, in words."""
+"""The counters of an agent and their labels."""
 
 
 def picture(seen: dict[str, Any]) -> Tree:
@@ -61,9 +61,7 @@ def picture(seen: dict[str, Any]) -> Tree:
     if (more := count - len(seen["roots"])) > 0:
         tree.add(Text(f"… {more} more", "dim"))
     for worker in seen.get("unanswered", ()):
-        tree.add(
-            Text(f"{seen.get('called', 'worker')} {worker} does not answer, and its trees are not shown", "bold red")
-        )
+        tree.add(Text(f"{seen.get('called', 'worker')} {worker} does not answer: its trees are missing", "bold red"))
     return tree
 
 
@@ -86,7 +84,7 @@ def _add(tree: Tree, branch: dict[str, Any], label: str) -> None:
 
 
 def watch(console: Console, look: Callable[[], RenderableType], every: float) -> None:
-    """Show something, again and again, until somebody interrupts."""
+    """Show something and refresh it until Ctrl-C."""
     with Live(look(), console=console, auto_refresh=False, screen=False) as live:
         while True:
             time.sleep(every)
@@ -94,7 +92,7 @@ def watch(console: Console, look: Callable[[], RenderableType], every: float) ->
 
 
 def rows(answer: dict[str, Any]) -> Table:
-    """Return what a statement returned as a table."""
+    """Return the rows of an SQL statement as a table."""
     table = Table()
     for column in answer["columns"]:
         table.add_column(Text(column))
@@ -198,7 +196,7 @@ def _history(letter: dict[str, Any], now: datetime) -> str:
 
 
 def finding(one: Finding) -> Text:
-    """Return one answer of the doctor's as a line, and what to do about it as another."""
+    """Return one finding of the doctor as a line, with its remedy on the next line."""
     mark = "ok" if one.remedy is None else "bad" if one.fatal else "warn"
     return _marked(mark, f"{one.what}: {one.found}", one.remedy)
 
@@ -216,16 +214,16 @@ def _marked(mark: str, text: str, remedy: str | None = None, where: str | None =
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the doctor has come, whenever somebody looks."""
+    """The progress of the doctor, rendered on every refresh."""
 
     counts: Counter[str]
 
     def __rich__(self) -> str:
-        return f"{counted(self.counts['agents'], 'agents')} looked at"
+        return f"{counted(self.counts['agents'], 'agents')} checked"
 
 
 def report(found: Report, target: str) -> Iterator[Text]:
-    """Return what the doctor found in a data folder as lines; the same thing in many agents is one."""
+    """Return the doctor's report on a data folder as lines. The same problem in many agents is one line."""
     groups: dict[tuple[str, ...], list[Misfit]] = {}
     for one in found.misfits:
         type_ = Address.parse(one.agent).type
@@ -236,9 +234,9 @@ def report(found: Report, target: str) -> Iterator[Text]:
     if found.misfits:
         many = len(found.misfits)
         text = f"{counted(many, 'things')} in {found.data} {'does' if many == 1 else 'do'} not fit {target}"
-        yield _marked("bad", f"{text}; looked at: {counts}")
+        yield _marked("bad", f"{text}; checked: {counts}")
     else:
-        yield _marked("ok", f"everything in {found.data} fits {target}: {counts or 'it is empty'}")
+        yield _marked("ok", f"all data in {found.data} fits {target}: {counts or 'the folder is empty'}")
 
 
 def _where(same: list[Misfit]) -> str:

@@ -1,4 +1,4 @@
-"""What commands print: texts that come from users and models do not control the terminal."""
+"""Terminal output: text from users and models cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def say(text: str, *, file: IO[str] | None = None, flush: bool = False) -> None:
 
 
 def error_line(error: object) -> str:
-    """Return the sentence that a command ends with, for `sys.exit`."""
+    """Return the error message that a command exits with, for `sys.exit`."""
     return f"error: {escape_controls(str(error), keep=chr(10))}"
 
 
 def log_to_stderr(level: str, line: str, date: str | None = None) -> None:
-    """Send the log of this process to stderr, in lines of this format."""
+    """Send the log of this process to stderr in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(line, date))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

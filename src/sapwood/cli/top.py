@@ -1,4 +1,4 @@
-"""What `sapwood top` shows: the processes of a server, what waits in them, the busiest trees, and who held them up."""
+"""The output of `sapwood top`: the processes of a server, their queues, the busiest trees, and blocking agents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sapwood.cli.words import counted, lasted, size
 WIDE = 90
 POOL = 8
 NUMBERS = 50
-"""How wide all but the name of a tree is, in a narrow terminal."""
+"""The width of all columns except the name of a tree, in a narrow terminal."""
 
 Seen = dict[str, Any]
 
 
 class Top:
-    """Shows what a server does; from the second time on also how much of a core each process uses."""
+    """Renders the load of a server; from the second call on, also the CPU usage of each process."""
 
     def __init__(self, trees: int, width: int = 80) -> None:
         self._trees = trees
@@ -34,7 +34,7 @@ class Top:
             "pool": POOL,
             "waiting in": 12,
             "tree": name,
-            "held up its process": name,
+            "blocked its process": name,
         }
         """How wide a text may be; all else are numbers."""
         self._before: dict[int, tuple[float, float]] = {}
@@ -85,7 +85,7 @@ class Top:
 
     def _waiting(self, workers: Sequence[Seen]) -> RenderableType:
         if not any(number for one in workers for number in one["waiting"].values()):
-            return Text("Nothing waits.", "dim")
+            return Text("All queues are empty.", "dim")
         return self._table(
             [
                 {
@@ -122,7 +122,7 @@ class Top:
         slowest = sorted(methods, key=lambda one: (-one["times"], one["method"]))[: self._trees]
         rows = [
             {
-                "held up its process": one["method"],
+                "blocked its process": one["method"],
                 self._called: one["worker"],
                 "times": str(one["times"]),
                 "longest": f"{one['seconds']:.1f} s",
@@ -155,12 +155,12 @@ def _head(workers: Sequence[Seen], count: int, called: str) -> Text:
 
 
 def _missing(who: str) -> Text:
-    return Text(f"{who} does not answer: it computes, or is being started", "bold red")
+    return Text(f"{who} does not answer: it is busy or restarting", "bold red")
 
 
 def _unready(one: Seen, called: str) -> Text:
     who = f"{called} {one['worker']}" if one["worker"] else "the process"
-    why = one.get("unready") or "an agent has held it up for long"  # those of another version do not say
+    why = one.get("unready") or "its event loop is blocked by an agent"  # those of another version do not say
     return Text(f"{who} is not ready: {why}", "bold red")
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people say them."""
+"""Numbers, times and sizes in words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 
 
 def counted(count: int, what: str) -> str:
-    """Return how many there are; the first word of `what` that ends in an s is a plural."""
+    """Return a count with its noun; the first word of `what` that ends in an s is the plural."""
     return f"{count} {re.sub(r's(?= |$)', '', what, count=1) if count == 1 else what}"
 
 
 def ago(seconds: float) -> str:
-    """Return how long ago something was."""
+    """Return how long ago an event was."""
     for unit, length in UNITS:
         if seconds >= length:
             return f"{counted(int(seconds // length), unit)} ago"
@@ -21,7 +21,7 @@ def ago(seconds: float) -> str:
 
 
 def lasted(seconds: float) -> str:
-    """Return how long something has lasted, in few letters."""
+    """Return a duration in short form."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
@@ -29,7 +29,7 @@ def lasted(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes."""
+    """Return a number of bytes in readable form."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024

@@ -1,4 +1,4 @@
-"""`temporal worker`: asks agents for their steps, for Temporal, until somebody stops it."""
+"""`temporal worker`: executes the steps of agents for Temporal until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ USUAL_URL = "http://127.0.0.1:8000"
 
 
 def work(target: str, url: str | None, data: str | None, log_level: str) -> None:
-    """Work for the driver of an app, until a signal comes."""
+    """Work for the driver of an app until a signal arrives."""
     log_to_stderr(log_level, "%(asctime)s %(levelname)s %(name)s %(message)s")
     if log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it has a line for every step
         logging.getLogger("temporalio.activity").setLevel(logging.ERROR)  # and this a traceback for one that is stopped
     app = load(target, data).app
     if not isinstance(app.driver, TemporalDriver):
-        raise UsageError(f"{target} has no TemporalDriver: write App(…, driver=TemporalDriver(token=…)).")
+        raise UsageError(f"{target} has no TemporalDriver. Set App(…, driver=TemporalDriver(token=…)).")
     where = url or _url_of(app)
     if not _is_url(where):
-        raise UsageError(f"--url {where!r} is not the URL of a server, such as {USUAL_URL}.")
+        raise UsageError(f"--url must be the URL of a server, such as {USUAL_URL}, got {where!r}.")
     asyncio.run(_work(app.driver, where, None if url else lambda: _url_of(app)))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -62,11 +62,13 @@ async def _work(driver: TemporalDriver, url: str, find: Callable[[], str] | None
     try:
         from sapwood.drivers.temporal.worker import work
     except ModuleNotFoundError as error:
-        raise UsageError(f"A worker needs {error.name}: pip install 'sapwood[temporal]'.") from error
+        raise UsageError(
+            f"A Temporal worker needs {error.name}. Install it with: pip install 'sapwood[temporal]'."
+        ) from error
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, until.set)
-    log.info("asks %s for the steps", url)
+    log.info("worker started, server %s", url)
     await work(driver, url, until, find)
-    log.info("stopped")
+    log.info("worker stopped")

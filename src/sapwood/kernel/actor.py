@@ -42,7 +42,7 @@ THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process or the loop; nobody is left to be told."""
 TOUCH = 0.05
 """Seconds between two looks at whether a node may answer again."""
-CANCELLED_INSIDE = "Something inside the method was cancelled, and the method did not expect it."
+CANCELLED_INSIDE = "A task inside the method was cancelled, and the method did not catch it."
 
 
 def row_id(number: int, address: Address, stem: str) -> str:
@@ -241,8 +241,8 @@ class Actor:
             raise again(self.dropped)
         if get_ident() != self.host.thread:
             raise WrongThread(
-                f"{self.address} was used from another thread. Do the blocking work there with in_thread() or "
-                "in_process(), and use the agent with what it returns."
+                f"{self.address} was used from another thread. Do the blocking work in in_thread() or "
+                "in_process(), and use the agent with its result."
             )
 
     def user_database(self) -> Database:
@@ -357,7 +357,7 @@ class Actor:
         if self.dropped is None:
             where = {"address": str(self.address)}
             log.warning(
-                "an agent failed to start: %s: %s", self.address, describe(error), extra=where, exc_info=mistake(error)
+                "agent failed to start: %s: %s", self.address, describe(error), extra=where, exc_info=mistake(error)
             )
             self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
@@ -434,7 +434,7 @@ class Actor:
             self.check_use()
         if call.deadline is not None and call.deadline <= loop.time():
             raise TimedOut(
-                f"The deadline passed before {self.address}.{call.method} began.", path=self.address.segments
+                f"The deadline passed before {self.address}.{call.method} started.", path=self.address.segments
             )
         call.reply = reply
         work = self._serve(call, reply, function, args, kwargs, awaits, result)
@@ -503,7 +503,7 @@ class Actor:
 
         def expire() -> None:
             if not reply.done():
-                text = f"{self.address}.{call.method} did not answer before its deadline."
+                text = f"{self.address}.{call.method} did not return before its deadline."
                 reply.set_exception(TimedOut(text, path=self.address.segments))
                 self.cancel(call)
 

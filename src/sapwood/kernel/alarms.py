@@ -346,7 +346,7 @@ class Alarms:
             self._set_timer()
         except SapwoodError:
             log.exception(
-                "the node's index of alarms cannot be read; if this goes on, stop it and remove %s", self._name
+                "reading the node's alarm index failed; if this persists, stop the node and remove %s", self._name
             )
             self._set_timer(self._clock.now() + TROUBLED)
 
@@ -373,7 +373,7 @@ class Alarms:
         try:
             self.commit()
         except SapwoodError:
-            log.exception("the node's index of alarms could not be brought up to date; it says too early")
+            log.exception("updating the node's alarm index failed; some entries are due too early")
 
     def before_create(self, database: Database) -> None:
         pass
@@ -389,7 +389,7 @@ class Alarms:
 
     def lost(self, database: Database, error: BaseException) -> None:
         self._from = BEGINNING
-        log.error("the node's index of alarms lost a transaction", exc_info=error)
+        log.error("the node's alarm index lost a transaction", exc_info=error)
 
 
 class TreeAlarms:

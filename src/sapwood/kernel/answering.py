@@ -278,7 +278,9 @@ class Answering:
     async def _called_back(self, asked: CalledBack, exchange: Exchange) -> None:
         lent: Any = self._far.lent.get(asked.id)
         if lent is None:
-            raise UsageError(f"The callback {asked.name!r} was used after the call it was passed to had ended.")
+            raise UsageError(
+                f"The callback {asked.name!r} was called after the call that it was passed to had finished."
+            )
         current.set(self._caller(asked.cause))
         function = lent if asked.method is None else getattr(lent, asked.method)
         arguments = [ANYTHING.unpacked(raw) for raw in asked.arguments]

@@ -58,7 +58,7 @@ async def snapshot(stored: FencedLog, archive: Archive, root: Address, sequence:
 async def _archive_files(archive: Archive, tree: str, records: Sequence[Record], digest: bytes) -> Base:
     state = await read_tree(records, archive, tree)
     if state is None or state.tail.digest != digest:
-        raise ChainBroken(f"The log of tree {tree} does not lead to the message that its owner stored last.")
+        raise ChainBroken(f"The log of tree {tree} does not lead to the last message that its owner stored.")
     return await archive_state(archive, Address.parse(unseal(records[-1]).message.root), state)
 
 

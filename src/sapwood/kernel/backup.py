@@ -61,7 +61,7 @@ async def back_up_tree(node: Node, root: Address, target: Path) -> int:
         raise NotFound(f"{root} has no data.", path=root.segments)
     final = tree_folder(target, root)
     if final.exists():
-        raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
+        raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
     with tree.kept_still():
         parts = _cut(tree)
         half = final.with_name(f"{final.name}-{time.time_ns()}{COPYING}")
@@ -93,7 +93,8 @@ def root_of(address: str | None) -> Address | None:
     found = Address.parse(address)
     if found != found.root:
         raise UsageError(
-            f"{found} is in the tree of {found.root}, and a tree is copied and put back as a whole: say {found.root}."
+            f"{found} is part of the tree of {found.root}, and trees are copied and restored as a whole. Pass "
+            f"{found.root}."
         )
     return found
 
@@ -120,8 +121,8 @@ async def restore(node: Node, source: Path, root: Address | None) -> int:
     if root is None:
         if (source / UNFINISHED).exists():
             raise UsageError(
-                f"The backup {str(source)!r} was not finished: trees are missing. Put back one tree, by its root, or "
-                f"remove the file {UNFINISHED!r} in it to put back what there is."
+                f"The backup {str(source)!r} is incomplete: trees are missing. Restore one tree by its root, or "
+                f"remove the file {UNFINISHED!r} from the backup to restore the trees that it has."
             )
         if node.keeper is not None:
             wanted = list(roots_in(source))
@@ -149,7 +150,9 @@ async def _hear(node: Node, others: Sequence[str]) -> None:
     silent = [other for other, answers in zip(others, there, strict=True) if not answers]
     if silent:
         who = f"Worker {silent[0]} does" if len(silent) == 1 else f"Workers {', '.join(silent)} do"
-        raise Unavailable(f"{who} not answer, and nobody else may touch the files of its trees. Nothing was done.")
+        raise Unavailable(
+            f"{who} not answer, and no other process may access the files of its trees. Nothing was changed."
+        )
 
 
 @contextmanager
@@ -166,7 +169,7 @@ def until_finished(target: Path) -> Generator[Path | None, None, None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"Another backup to {str(target)!r} is under way.") from None
+            raise UsageError(f"Another backup to {str(target)!r} is in progress.") from None
         left = trees if trees.exists() else None
         if left is not None:
             is_new = file.tell() == 0
@@ -174,8 +177,8 @@ def until_finished(target: Path) -> Generator[Path | None, None, None]:
                 mark.unlink()  # the one that was there is gone: that backup has just been finished
             if is_new or os.fstat(file.fileno()).st_nlink == 0 or (target / "lock").exists():
                 # It is finished, or has been served since: more than what is left of a copy.
-                raise UsageError(f"{str(target)!r} holds copies already. Choose another folder.")
-        file.write("Not all trees were copied. A backup to the same folder begins anew.\n")
+                raise UsageError(f"{str(target)!r} already holds copies. Choose another folder.")
+        file.write("Not all trees were copied. Another backup to the same folder starts from the beginning.\n")
         file.flush()
         yield left
         mark.unlink()
@@ -257,7 +260,7 @@ async def put_into(target: Path, root: Address, state: State) -> None:
     """Have a backup hold a tree."""
     final = tree_folder(target, root)
     if final.exists():
-        raise UsageError(f"{str(target)!r} holds a copy of {root} already. Choose another folder.")
+        raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
     half = _half(final)
     await write_elsewhere(state, root, half)
     half.rename(final)

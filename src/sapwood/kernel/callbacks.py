@@ -29,7 +29,7 @@ def lend(target: Any, call: Call, limit: int) -> Any:
 
 
 def refuse(target: Any, call: Call, limit: int) -> Any:
-    raise UsageError("A callback cannot be given to a callback.")
+    raise UsageError("A callback cannot be passed to a callback.")
 
 
 class Lent:
@@ -44,7 +44,7 @@ class Lent:
 
     async def run(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._call.ended:
-            raise UsageError(f"The callback {name!r} was used after the call it was passed to had ended.")
+            raise UsageError(f"The callback {name!r} was called after the call that it was passed to had finished.")
         caller = current.get()
         if caller is not None and isinstance(caller.actor, Actor):
             await caller.actor.leave()

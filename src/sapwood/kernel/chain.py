@@ -121,11 +121,11 @@ def unseal(record: Record) -> Link:
     """Return what was stored; `ChainBroken` if it was changed since."""
     digest, body = record.data[:DIGEST], record.data[DIGEST:]
     if hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
-        raise ChainBroken(f"Message {record.sequence} of tree {record.tree} was changed since it was written.")
+        raise ChainBroken(f"Message {record.sequence} of tree {record.tree} was changed after it was written.")
     try:
         return Link(record.sequence, digest, _decode(body))
     except msgspec.DecodeError as error:
-        raise ChainBroken(f"Message {record.sequence} of tree {record.tree} cannot be read: {error}") from error
+        raise ChainBroken(f"Message {record.sequence} of tree {record.tree} cannot be decoded: {error}") from error
 
 
 def chained(records: Iterable[Record], before: bytes | None = None) -> list[Link]:
@@ -143,11 +143,11 @@ def chained(records: Iterable[Record], before: bytes | None = None) -> list[Link
         expected = links[-1].digest if links else before
         if link.message.base is None and expected is not None and link.message.before != expected:
             raise ChainBroken(
-                f"Message {record.sequence} of tree {record.tree} does not follow the one before it: something between "
-                "them is missing, or somebody wrote who was not the owner."
+                f"Message {record.sequence} of tree {record.tree} does not follow the one before it: a message is "
+                "missing, or a node wrote that was not the owner."
             )
         if links and link.message.epoch < links[-1].message.epoch:
-            raise ChainBroken(f"Message {record.sequence} of tree {record.tree} is from an owner before the last.")
+            raise ChainBroken(f"Message {record.sequence} of tree {record.tree} was written by an earlier owner.")
         links.append(link)
     return links
 

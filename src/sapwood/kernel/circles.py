@@ -29,7 +29,7 @@ def search(agent: Address, waiting: Sequence[Address]) -> Search:
         if way[0] == agent:
             names = " → ".join(map(str, (way[-1], *way)))
             raise StartCycle(
-                f"Agents wait for each other's on_start in a circle: {names}. Move one of the calls out of on_start."
+                f"Agents wait for each other's on_start in a cycle: {names}. Move one of the calls out of on_start."
             )
         if way[0] not in seen:
             seen.add(way[0])

@@ -32,9 +32,9 @@ class Breaker:
     def __post_init__(self) -> None:
         failures, reset_after = self.failures, self.reset_after
         if type(failures) is not int or failures < 1:
-            raise UsageError(f"Breaker(failures={failures!r}): expected a whole number, 1 or more.")
+            raise UsageError(f"Breaker(failures) must be a whole number, 1 or more, got {failures!r}.")
         if type(reset_after) not in (int, float) or not 0 < reset_after < inf:
-            raise UsageError(f"Breaker(reset_after={reset_after!r}): expected a number of seconds above 0.")
+            raise UsageError(f"Breaker(reset_after) must be a number of seconds above 0, got {reset_after!r}.")
 
 
 class Circuit:
@@ -55,8 +55,8 @@ class Circuit:
             return False
         if now < self._open_until:
             error = CircuitOpen(
-                f"{self._name} was not called: it failed {self._failed} times in a row. "
-                f"The next call is let through in {self._open_until - now:.1f} s."
+                f"{self._name} was not called: the circuit breaker is open after {self._failed} failures in a "
+                f"row. The next call is tried in {self._open_until - now:.1f} s."
             )
             error.retry_after = self._open_until - now
             raise error

@@ -146,7 +146,9 @@ class Signature:
             raw, copier = found.pop(parameter.name, None), self._copiers[parameter.name]
             if raw is None:
                 if parameter.default is parameter.empty and parameter.kind not in VARIABLE:
-                    raise InvalidArguments(f"{self._name}() has an argument {parameter.name!r} that was not stored.")
+                    raise InvalidArguments(
+                        f"{self._name}() has an argument {parameter.name!r} that the stored call lacks."
+                    )
                 if parameter.kind is parameter.POSITIONAL_ONLY:
                     args.append(parameter.default)
             elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -159,7 +161,7 @@ class Signature:
             else:
                 args.append(copier.unpack(raw))
         if found:
-            raise InvalidArguments(f"{self._name}() has no argument {', '.join(map(repr, found))} any more.")
+            raise InvalidArguments(f"{self._name}() no longer has the argument {', '.join(map(repr, found))}.")
         return args, kwargs
 
     def _copy_bound(
@@ -216,8 +218,8 @@ def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any]) ->
         return typing.get_type_hints(target, localns=dict(names))
     except NameError as error:
         raise UsageError(
-            f"An annotation of {name}() cannot be resolved: {error}. Annotations tell how values are copied, so "
-            "import what they name at run time, not only for the type checker."
+            f"An annotation of {name}() cannot be resolved: {error}. Annotations define how values are copied: "
+            "import the types that they name at run time, not only for the type checker."
         ) from None
     except TypeError:
         return {}  # a builtin has no annotations
@@ -346,13 +348,13 @@ class AgentClass:
         except KeyError:
             pass
         if name in ("fetch", "connect"):
-            reason = "is nothing a stub can do: clients reach an agent by its URL, which App.path_to() returns"
+            reason = "cannot be called through a stub: clients reach an agent by its URL, which App.path_to() returns"
         elif (own := self.namespaces.get(name.partition(".")[0])) is not None:
             reason = f"cannot be called through a stub. These can: {', '.join(sorted(own))}"
         elif hasattr(self.base, name) or name.startswith("_"):
-            reason = "is the agent's own, and cannot be called from outside"
+            reason = "is private to the agent and cannot be called through a stub"
         elif hasattr(self.cls, name):
-            reason = "is not a method; write an async method that returns it"
+            reason = "is not a method; define an async method that returns it"
         else:
             # Its own first: it is more likely that one of those was meant.
             public = [one for one in self.methods if "." not in one]
@@ -424,7 +426,7 @@ def known(cls: type) -> AgentClass:
         return _by_class[cls]
     except (KeyError, TypeError):
         name = getattr(cls, "__name__", repr(cls))
-        raise UsageError(f"{name} is not an agent class; it has to extend sapwood.Agent.") from None
+        raise UsageError(f"{name} is not an agent class. Agent classes must extend sapwood.Agent.") from None
 
 
 def brought_by(kinds: Iterable[AgentClass]) -> dict[str, AgentClass]:
@@ -468,25 +470,25 @@ def resolve(type_id: str, among: Sequence[AgentClass] = ()) -> AgentClass:
     if not fitting:
         names = ", ".join(sorted({one.type for one in _by_class.values() if not one.type.startswith("_")}))
         raise UnknownAgent(
-            f"No agent class is known under {type_id!r}. Import the module that defines it before it is needed, "
-            f"or keep the old name with @agent(type={type_id!r}) or aliases. Known: {names or 'none'}."
+            f"No agent class has the type {type_id!r}. Import the module that defines it, or keep the old name "
+            f"with @agent(type={type_id!r}) or aliases. Known: {names or 'none'}."
         )
     places = ", ".join(sorted(f"{module}.{name}" for module, name in fitting))
     raise UsageError(
-        f"{type_id!r} may mean several classes: {places}. Give each a type of its own with @agent(type=…)."
+        f"The type {type_id!r} is ambiguous: {places}. Give each class a type of its own with @agent(type=…)."
     )
 
 
 def check_type_id(type_id: str) -> None:
     if kebab(type_id) == "sub":
-        raise UsageError(f"A class cannot be called {type_id!r}: 'sub' separates agents in URLs. Choose another name.")
+        raise UsageError(f"A class cannot be named {type_id!r}: 'sub' separates agents in URLs. Choose another name.")
     if not type_id or "\0" in type_id or "/" in type_id:
-        raise UsageError(f"{type_id!r} cannot be a type id.")
+        raise UsageError(f"{type_id!r} is not a valid type id.")
 
 
 def check_pool(pool: str) -> None:
     if re.fullmatch(r"[A-Za-z0-9_-]+", pool) is None:
-        raise UsageError(f"{pool!r} cannot be the name of a pool: it takes letters, digits, - and _.")
+        raise UsageError(f"The name of a pool must consist of letters, digits, - and _, got {pool!r}.")
 
 
 def _first_argument(cls: type, base: type) -> Any:

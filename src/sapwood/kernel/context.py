@@ -93,7 +93,7 @@ class Call:
         else:
             self.depth = depth = caller.depth + 1
             if depth > MAX_DEPTH:
-                raise CallTooDeep(f"A chain of calls is longer than {MAX_DEPTH}: … → {self.chain()}.")
+                raise CallTooDeep(f"A chain of calls exceeds the limit of {MAX_DEPTH}: … → {self.chain()}.")
             above = caller.deadline
             self.deadline = above if limit is None or (above is not None and above < limit) else limit
 
@@ -151,7 +151,7 @@ async def in_time(deadline: float | None, address: Address) -> AsyncGenerator[No
     except TimeoutError:
         if not limit.expired():  # a timeout of the agent's own
             raise
-        raise TimedOut(f"{address} did not wake before the deadline.", path=address.segments) from None
+        raise TimedOut(f"{address} did not start before the deadline.", path=address.segments) from None
 
 
 @contextmanager

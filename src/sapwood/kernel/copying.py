@@ -64,8 +64,8 @@ def _taken_apart(value: Any, mode: str) -> Any:
     if inspect.isawaitable(value):
         hint = " Did you forget await?"
     elif isinstance(value, Rows):
-        hint = " Pass on list(rows), rows.into(…) or rows.scalar(…)."
-    raise TypeError(f"it holds what cannot be copied, of type {type(value).__name__}.{hint}")
+        hint = " Pass list(rows), rows.into(…) or rows.scalar(…)."
+    raise TypeError(f"it holds a value that cannot be copied, of type {type(value).__name__}.{hint}")
 
 
 def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any:
@@ -272,8 +272,8 @@ class Copier:
     def _refuse_subclass(self, kind: type) -> None:
         if self._base is not None and kind is not self._base and issubclass(kind, self._base):
             raise self._unfit(
-                f"{self._what} is a {kind.__name__}, and declared as {self._base.__name__}: what only the subclass "
-                "has would be lost. Declare both, as a union."
+                f"{self._what} must be a {self._base.__name__}, got its subclass {kind.__name__}, whose "
+                "additional fields would be lost. Annotate it with a union of both."
             )
 
     def _check_size(self, value: str | bytes, limit: int) -> None:
@@ -289,4 +289,4 @@ class Copier:
         return self._unpack
 
     def _too_large(self, size: int, limit: int) -> OverLimit:
-        return OverLimit(f"{self._what} has {size} bytes; {limit} may cross at once.", limit="payload_bytes")
+        return OverLimit(f"{self._what} has {size} bytes; the limit is {limit}.", limit="payload_bytes")

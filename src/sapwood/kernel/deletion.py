@@ -124,7 +124,7 @@ class Deletion:
             return [generation for generation, _ in registry.generations(after, PAGE)]
         except StoredDataError as error:
             log.error(
-                "a deleted agent cannot be read: %s", database.path, extra={"file": database.path.name}, exc_info=error
+                "reading a deleted agent failed: %s", database.path, extra={"file": database.path.name}, exc_info=error
             )
             return []
 

@@ -33,7 +33,7 @@ BY_KIND: tuple[tuple[type[SapwoodError], str], ...] = (
     (Unavailable, "Not available now. Try again later."),
     (Quarantined, "Not available now. Try again later."),
     (RemoteRefused, "Another server refused the request."),
-    (KeyReused, "A request with the same key and other contents was made before."),
+    (KeyReused, "This idempotency key was used before with other contents."),
     (NotFound, "Not found."),
 )
 """Errors that clients are told in these words: their own text may name hosts, files or other agents."""

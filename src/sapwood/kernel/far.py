@@ -167,7 +167,7 @@ class Far:
                     ended.path = error.path
                     raise ended from None
                 if now + pause > end:
-                    raise TimedOut(f"Nobody ran {root} before the deadline.", path=root.segments) from None
+                    raise TimedOut(f"No node ran {root} before the deadline.", path=root.segments) from None
             self.heard_wrong(root)
             await self.directory.until_moved(shard_of(root), pause * (0.5 + random.random()))  # not all at once
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -289,7 +289,7 @@ class FarLine:
             if not limit.expired():  # one of the agent's own
                 raise
             exchange.drop()
-            text = f"{self.address}.{call.method} did not answer before its deadline."
+            text = f"{self.address}.{call.method} did not return before its deadline."
             raise TimedOut(text, path=self.address.segments) from None
 
     def _message(

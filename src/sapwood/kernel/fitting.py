@@ -91,7 +91,7 @@ class Stored:
         except msgspec.MsgspecError as error:
             return f"The stored arguments of {method}() are damaged: {error}."
         if found.streams:
-            return f"{found.full_name}() is a stream now, and nobody would read what it yields."
+            return f"{found.full_name}() is now a stream, and stored calls cannot read a stream."
         return None
 
 
@@ -116,8 +116,8 @@ class Survey:
         kind = self._kind(root.type)
         if isinstance(kind, Misfit) or kind in self.roots:
             return None
-        why = f"{kind.cls.__name__} is not a root of the app, so nobody can reach the tree."
-        return Misfit(str(root), "class", "", why, f"Name it: App(agents=[…, {kind.cls.__name__}]).")
+        why = f"{kind.cls.__name__} is not a root of the app, so its trees cannot be reached."
+        return Misfit(str(root), "class", "", why, f"Add it: App(agents=[…, {kind.cls.__name__}]).")
 
     def _tree(self, root: Address) -> Iterator[Stored | Misfit]:
         folder = tree_folder(self.folder, root)
@@ -172,5 +172,5 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
             stored.counts["databases too large to try their migrations"] += 1
     except MigrationFailed as error:
         why, _, remedy = str(error).partition(". ")
-        remedy = remedy or "Correct the migration: it has to work on what is stored."
+        remedy = remedy or "Fix the migration: it must work on the stored data."
         yield stored.misfit("migrations", f"{why[0].upper()}{why[1:].removesuffix('.')}.", remedy)

@@ -217,7 +217,7 @@ class DiskGate:
         file.flushing = False
         if error is not None:
             # What a failed sync leaves on the disk is unknown, and a second one may lie.
-            text = f"The disk refused to keep {database.path.name}: {error}. Restart the process."
+            text = f"The disk failed to store {database.path.name}: {error}. Restart the process."
             self._broken[database.path] = text
             for _, waiting in file.waiters:
                 settle(waiting, Unavailable(text))
@@ -258,7 +258,7 @@ class DiskGate:
         self._folders += 1
         self._jobs.put(sync)
         if (error := await done) is not None:
-            raise Unavailable(f"The disk refused to keep the names in {path.name}: {error}.")
+            raise Unavailable(f"The disk failed to store the names in {path.name}: {error}.")
 
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass

@@ -74,7 +74,7 @@ class Holding:
                 try:
                     await node.keeper.fetch(root, tree_folder(node.folder, root))
                 except (SapwoodError, OSError) as error:
-                    log.info("%s was not fetched before it is run here: %s", root, error, extra={"root": str(root)})
+                    log.info("prefetching %s failed: %s", root, error, extra={"root": str(root)})
 
         await asyncio.gather(*map(fetch, trees))
 
@@ -91,7 +91,7 @@ class Holding:
             await closed.kept.wait()
         node.forget_alarms_of_others()
         if not all(ended):
-            raise Unavailable(f"{ended.count(False)} trees did not close in good order.")
+            raise Unavailable(f"{ended.count(False)} trees were not closed cleanly.")
 
     async def _end(self, tree: Tree) -> bool:
         """Close a tree; return whether it ended in good order."""
@@ -106,7 +106,7 @@ class Holding:
         try:
             await node.close(tree, Unavailable(MOVED))
         except Exception:
-            log.exception("a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)})
+            log.exception("tree was not closed cleanly: %s", tree.address, extra={"root": str(tree.address)})
             node.lose(tree)
             return False
         return True
@@ -134,7 +134,7 @@ class Holding:
                 node.lose(tree)
             except Exception:
                 # Whatever it was: nothing of it may leave, and the others have to go, too.
-                log.exception("a tree could not be dropped: %s", tree.address, extra={"root": str(tree.address)})
+                log.exception("dropping a tree failed: %s", tree.address, extra={"root": str(tree.address)})
                 node.gate.drop(tree.address)
         node.forget_alarms_of_others()
 
@@ -162,7 +162,7 @@ def _line(record: Record) -> tuple[Address, float | None, int] | None:
         line = alarm_line(record.data)
         return None if line is None else (Address.parse(line.root), line.due, line.dead)
     except (msgspec.DecodeError, InvalidName):
-        log.exception("the alarm of tree %s cannot be read: it is woken by nobody until it sets another", record.tree)
+        log.exception("cannot decode the alarm of tree %s; it will not be woken until it sets a new one", record.tree)
         return None
 
 

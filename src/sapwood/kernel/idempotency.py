@@ -81,8 +81,8 @@ class IdempotentCalls:
             return
         what = "with other arguments" if name == method.name else f"for {name}()"
         raise KeyReused(
-            f"The idempotency key {place.key!r} was used before {what}, and now for {method.full_name}(). "
-            "Give every call a key of its own."
+            f"The idempotency key {place.key!r} was used before {what}, and now for {method.full_name}(). Use a "
+            "separate key for every call."
         )
 
     def _check_no_circle(self, call: Call) -> None:
@@ -93,8 +93,8 @@ class IdempotentCalls:
                 same = None if call.caller is None else call.caller.actor.address
                 if above.caller.actor.address == same:
                     raise UsageError(
-                        f"{self._actor.address}.{call.method}() waits for itself: what it calls has called it again "
-                        f"with the same idempotency key {call.key!r}."
+                        f"{self._actor.address}.{call.method}() waits for itself: it was called again, by a call "
+                        f"of its own, with the same idempotency key {call.key!r}."
                     )
             above = above.caller
 
@@ -119,7 +119,8 @@ class IdempotentCalls:
             return method.signature.result.unpacked(outcome)
         except InvalidResult as error:
             raise SignatureChanged(
-                f"What {method.full_name}() returned for the idempotency key {place.key!r} no longer fits: {error}"
+                f"The stored result of {method.full_name}() for the idempotency key {place.key!r} does not "
+                f"fit its annotation: {error}"
             ) from None
 
     async def _first(

@@ -200,7 +200,7 @@ class Keeper:
         try:
             state = await self.trees.read(shard_of(root), tree)
         except ChainBroken as error:
-            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
+            log.error("log of %s is damaged: %s", root, error, extra={"root": str(root)})
             state = await self._heal(root, tree, error)
         if state is None:
             await to_the_end(clear, folder, self._files)
@@ -240,7 +240,7 @@ class Keeper:
         data, digest = seal(message)
         entry = Entry(shard, tree, data, digest.hex(), replaces=True)
         sequence = await self._replace(entry, epoch)
-        log.warning("the log of %s is whole again", root, extra={"root": str(root)})
+        log.warning("log of %s is repaired", root, extra={"root": str(root)})
         healed_tail = tail._replace(
             sequence=sequence,
             digest=digest,
@@ -313,7 +313,7 @@ class Keeper:
                 for one in list(open_trees()):
                     self._look_at(one)
             except Exception:
-                log.exception("looking after trees failed")
+                log.exception("tree maintenance failed")
 
     def _look_at_shipping(self, owned: Collection[int], streams: int) -> None:
         if self._ship is None:
@@ -356,10 +356,10 @@ class Keeper:
             except SapwoodError as error:
                 if tree in self._adopted:  # else it was closed meanwhile
                     self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
-                    log.warning("tree %s could not be archived: %s", tree, error)
+                    log.warning("archiving tree %s failed: %s", tree, error)
             except Exception:
                 self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
-                log.exception("tree %s could not be archived", tree)
+                log.exception("archiving tree %s failed", tree)
             finally:
                 self._busy.discard(tree)
 
@@ -423,14 +423,14 @@ class Keeper:
         try:
             return await snapshot(self._stored, self.archive, root, tail.sequence, tail.digest)
         except ChainBroken as error:
-            log.error("the log of %s is not whole: %s", root, error, extra={"root": str(root)})
+            log.error("log of %s is damaged: %s", root, error, extra={"root": str(root)})
             return await self._from_copies(root, tail)
 
     async def _from_copies(self, root: Address, tail: Tail) -> Base:
         """Make a snapshot of a tree whose log is damaged from all copies of it."""
         shard, tree = shard_of(root), tree_id(root)
         if self._replicas is None:
-            raise ChainBroken(f"The log of {root} is not whole, and there is no other copy of it to ask.")
+            raise ChainBroken(f"The log of {root} is damaged, and there is no other replica of it.")
 
         def up_to(read: Read) -> Read:
             async def some() -> list[Record]:
@@ -441,7 +441,7 @@ class Keeper:
         reads = [up_to(read) for read in self._replicas.reads(shard, tree)]
         healed = await heal(reads, self.archive, tree, tail.sequence)
         if healed is None or healed.state.tail.digest != tail.digest:
-            raise ChainBroken(f"No copy of the log of {root} leads to what was stored last.")
+            raise ChainBroken(f"No replica of the log of {root} leads to the last stored message.")
         await self._replicas.distrust(shard)
         return await archive_state(self.archive, root, healed.state)
 
@@ -455,9 +455,9 @@ class Keeper:
                     await sweep_handed(self.archive, time.time() - self._timings.handover_expiry)
                     await sweep_ended(self.archive, time.time() - self._history)
             except SapwoodError as error:
-                log.warning("resting trees could not be parked: %s", error)
+                log.warning("parking idle trees failed: %s", error)
             except Exception:
-                log.exception("resting trees could not be parked")
+                log.exception("parking idle trees failed")
 
     async def sweep(self, open_trees: Collection[str], owned: Collection[int]) -> int:
         """Park the trees of these shards that nobody has had open for long enough; return how many that were.
@@ -494,7 +494,7 @@ class Keeper:
                 parked = await park(self._stored, self.archive, shard, tree, history=self._history, is_ours=is_ours)
             except SapwoodError as error:
                 self._again[tree] = asyncio.get_running_loop().time() + AGAIN_AFTER
-                log.warning("tree %s could not be parked: %s", tree, error)
+                log.warning("parking tree %s failed: %s", tree, error)
                 return False
             self._idle.pop(tree, None)
             return parked

@@ -171,7 +171,7 @@ def unpack_snapshot(data: bytes, key: str, digest: bytes | None) -> Snapshot:
     """Return what was stored; `ChainBroken` if it was changed since, or is not what `digest` says. Takes a while."""
     found, body = data[:DIGEST], memoryview(data)[DIGEST:]
     if hashlib.blake2b(body, digest_size=DIGEST).digest() != found or digest not in (None, found):
-        raise ChainBroken(f"The object {key!r} in the archive was changed since it was written.")
+        raise ChainBroken(f"The object {key!r} in the archive was changed after it was written.")
     try:
         return _snapshot(zlib.decompress(body))
     except (zlib.error, msgspec.DecodeError) as error:

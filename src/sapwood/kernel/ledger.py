@@ -133,7 +133,7 @@ class Ledger:
             if self._bytes >= limits.tree_bytes:
                 self._refused_until = time.monotonic() + MEASURE_AGAIN
                 raise OverLimit(
-                    f"The databases of this tree have {self._bytes} bytes; it may have {limits.tree_bytes}. "
+                    f"The databases of this tree have {self._bytes} bytes; the limit is {limits.tree_bytes}. "
                     "Delete rows or sub-agents, or raise Limits(tree_bytes=…).",
                     path=path,
                     limit="tree_bytes",

@@ -27,13 +27,13 @@ def misspelt(owner: type, base: type, hooks: frozenset[str], settings: frozenset
             like = [hook for hook in hooks if _is_plain(getattr(base, hook)) == _is_plain(value)]
             if not vars(value) and (meant := _nearest(name, like)):
                 asked[name] = (
-                    f"{owner.__name__}.{name} is no hook, so nothing calls it. Did you mean {meant}? If it is a method "
-                    f"of your own, mark it with @expose, or give it a name that is less like {meant}."
+                    f"{owner.__name__}.{name} is not a hook and is never called. Did you mean {meant}? If it is "
+                    f"your own method, mark it with @expose, or choose a name that differs more from {meant}."
                 )
         elif name not in annotated and (meant := _nearest(name, settings)):
             asked[name] = (
-                f"{owner.__name__}.{name} is no setting, so it changes nothing. Did you mean {meant}? If it is an "
-                f"attribute of your own, annotate it: {name}: {type(value).__name__} = …"
+                f"{owner.__name__}.{name} is not a setting and has no effect. Did you mean {meant}? If it is your "
+                f"own attribute, annotate it: {name}: {type(value).__name__} = …"
             )
     return asked
 

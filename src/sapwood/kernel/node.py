@@ -238,7 +238,7 @@ class Node:
                     if due is not None or dead:
                         self.alarms.earlier(known, due, dead)
             except SapwoodError:
-                log.exception("the alarms of a tree cannot be read: %s", root, extra={"root": str(root)})
+                log.exception("reading the alarms of a tree failed: %s", root, extra={"root": str(root)})
                 self.alarms.earlier(root, self.clock.now(), 0)  # so that it is tried again
             await asyncio.sleep(0)
         self.alarms.complete()
@@ -260,12 +260,12 @@ class Node:
     def unready(self) -> str | None:
         """Why it should not be sent work now; None: it should."""
         if self._stopped is not None or self.is_leaving:
-            return "It stops."
+            return "shutting down"
         if not self.watchdog.ready:
-            return "An agent has kept all others waiting for too long."
+            return "event loop blocked by an agent (see the log)"
         if (why := self.is_over() or self.refuses()) is not None:
             return why
-        return None if self.holds_lease() else "It has lost touch with the cluster."
+        return None if self.holds_lease() else "no connection to the cluster"
 
     def crashed_before(self, root: Address) -> float | None:
         """Return when this node took over a tree from one that did not end in good order; None: that one did."""
@@ -280,7 +280,7 @@ class Node:
         wanted = kind.annotation("deps")
         if wanted is not None and not _may_be(self.deps, wanted):
             raise UsageError(
-                f"{kind.cls.__name__} wants deps of type {getattr(wanted, '__name__', wanted)}, and the app has "
+                f"{kind.cls.__name__} expects deps of type {getattr(wanted, '__name__', wanted)}, got "
                 f"{type(self.deps).__name__}. Pass App(deps=…)."
             )
         self._checked.add(kind)
@@ -330,9 +330,9 @@ class Node:
         """Have a node run a tree that knows what is in its files; this one must not."""
         if self.pass_on is None:
             raise error
-        log.warning("not run here: %s", error, extra={"root": str(root)})
+        log.warning("not run on this node: %s", error, extra={"root": str(root)})
         if not self.pass_on(shard_of(root), error.owner, error.number):
-            raise Unavailable(f"{error} There is no such node in the cluster now.") from error
+            raise Unavailable(f"{error} The cluster has no such node now.") from error
         raise Moved(root) from None
 
     def _may_reach(self, root: Address, caller: Call | None) -> bool:
@@ -376,7 +376,7 @@ class Node:
             await self._until_put_away(old)
             if (tree := self.trees.get(old)) is not None:
                 if not tree.is_quiet or not tree.close():
-                    raise Unavailable(f"{root} is still run as {old}.")
+                    raise Unavailable(f"{root} still runs as {old}.")
                 self.put_away(tree)
                 await self._until_put_away(old)
         await self._until_put_away(root)
@@ -464,7 +464,10 @@ class Node:
     def tree(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
         """Return the tree an address belongs to; `only_files`: none of its agents will run, it may be in quarantine."""
         if self.on_other_thread():
-            raise WrongThread(f"{address} was asked for from another thread than the one its app runs on.")
+            raise WrongThread(
+                f"{address} was requested from another thread than the one that its app runs on. Use the app on "
+                "its own thread."
+            )
         if self._stopped is not None:
             raise Unavailable(str(self._stopped))
         root = address.root
@@ -472,7 +475,7 @@ class Node:
         if tree is None:
             self._check_may_open(root, only_files=only_files)
             if self.keeper is not None:
-                raise Unavailable(f"{root} is not here.")  # whoever may wait has it brought
+                raise Unavailable(f"{root} does not exist on this node.")  # whoever may wait has it brought
             aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
             tree = self._make_tree(root, self._folder_of(root, aliases))
         elif tree.is_held and not only_files:
@@ -495,8 +498,8 @@ class Node:
 
     def _quarantined(self, root: Address) -> Quarantined:
         return Quarantined(
-            f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. "
-            f"The folder 'crashes' in the data folder says where; `sapwood release {root}` lets it run again."
+            f"{root} blocked its process {self.settings.strikes} times within an hour and is in quarantine. The "
+            f"folder 'crashes' in the data folder has the stack traces; `sapwood release {root}` releases it."
         )
 
     def _folder_of(self, root: Address, aliases: Sequence[str]) -> Path:
@@ -509,7 +512,7 @@ class Node:
                 old = tree_folder(self.folder, known)
                 if old.exists():
                     if not self.owns(known):  # its class was renamed since those who share the folder began
-                        raise Unavailable(f"{root} is still run as {known}, by another process. Restart the server.")
+                        raise Unavailable(f"{root} still runs as {known}, in another process. Restart the server.")
                     tree = self.trees.get(known)
                     if tree is not None and tree.is_quiet and tree.close():
                         del self.trees[known]  # somebody looked at it by its old name
@@ -536,7 +539,7 @@ class Node:
         if root not in self.roots:
             roots = ", ".join(known.cls.__name__ for known in self.roots) or "none"
             raise UnknownAgent(
-                f"{root.type} is not a root of this app. Name it in App(agents=[…]), or reach it through its parent. "
+                f"{root.type} is not a root of this app. Add it to App(agents=[…]), or get it through its parent. "
                 f"Roots: {roots}."
             )
         address = Address.root_of(root.type, name)
@@ -593,7 +596,7 @@ class Node:
         try:
             self.sleep(idle_for=self.settings.sleep_after)
         except Exception:
-            log.exception("agents could not be put to sleep")
+            log.exception("putting idle agents to sleep failed")
         self._sweep = self.loop.call_later(self.settings.sleep_after / 2, self._put_to_sleep)
 
     def sleep(self, idle_for: float = 0.0) -> None:
@@ -721,7 +724,7 @@ class Node:
     def _ended(self, task: Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work in the background failed", exc_info=error)
+            log.error("background task failed", exc_info=error)
 
     async def stop(self) -> None:
         """End in good order: cancel what runs, keep what was written, let go of every file."""
@@ -730,7 +733,7 @@ class Node:
         self._sweep.cancel()
         self.alarms.stop()
         for socket in self.sockets.everyone():
-            socket.close(RESTARTING, "The server stops")
+            socket.close(RESTARTING, "The server is shutting down")
         try:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)
@@ -744,9 +747,7 @@ class Node:
                 try:
                     await self._close_tree(tree, self._stopped)
                 except Exception:
-                    log.exception(
-                        "a tree did not close in good order: %s", tree.address, extra={"root": str(tree.address)}
-                    )
+                    log.exception("tree was not closed cleanly: %s", tree.address, extra={"root": str(tree.address)})
                     tree.die(self._stopped)
             self.files.close(self.files.create(self._stopped_mark, b""))
         finally:

@@ -55,7 +55,7 @@ class Offload:
         args, kwargs = _copied((args, kwargs), "The arguments")
 
         def work() -> Any:
-            return _copied(function(*args, **kwargs), f"What {_name(function)} returned")
+            return _copied(function(*args, **kwargs), f"The result of {_name(function)}")
 
         return await self._result(self._submit(work))
 
@@ -69,8 +69,8 @@ class Offload:
             return await to_process.run_sync(_apply, function, args, kwargs, cancellable=True)
         except BrokenWorkerProcess as error:
             raise UsageError(
-                f"The process for {_name(function)} did not start or ended by itself. It imports your program first: "
-                'keep what starts the app below `if __name__ == "__main__":`.'
+                f"The process for {_name(function)} did not start or exited. It imports your program first: keep "
+                'the code that starts the app under `if __name__ == "__main__":`.'
             ) from error
 
     async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:

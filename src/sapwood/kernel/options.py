@@ -48,7 +48,7 @@ def with_options(
     Options of a stub that has some already stay, unless they are given again.
     """
     if not isinstance(stub, Stub):
-        raise UsageError(f"with_options() takes a stub, such as sub_agent() returns; got {type(stub).__name__}.")
+        raise UsageError(f"with_options() expected a stub, such as sub_agent() returns, got {type(stub).__name__}.")
     way = stub.__dict__["_line"]
     way, options = (way.way, way.options) if isinstance(way, OptionWay) else (way, Options())
     given = Options(timeout=timeout, retry=retry, idempotency_key=idempotency_key, breaker=breaker)
@@ -68,11 +68,11 @@ class Options:
     def __post_init__(self) -> None:
         timeout, retry, key, breaker = self.timeout, self.retry, self.idempotency_key, self.breaker
         if timeout is not None and (type(timeout) not in (int, float) or not 0 <= timeout < inf):
-            raise UsageError(f"timeout={timeout!r}: expected a number of seconds, 0 or more.")
+            raise UsageError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}.")
         if retry is not None and type(retry) is not Retry:
-            raise UsageError(f"retry={retry!r}: expected Retry(…).")
+            raise UsageError(f"retry must be Retry(…), got {retry!r}.")
         if breaker is not None and type(breaker) is not Breaker:
-            raise UsageError(f"breaker={breaker!r}: expected Breaker(…).")
+            raise UsageError(f"breaker must be Breaker(…), got {breaker!r}.")
         if key is not None:
             _check_key(key)
 
@@ -82,11 +82,11 @@ NAMES = [field.name for field in fields(Options)]
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        raise UsageError(f"idempotency_key={key!r:.300}: expected a string of 1 to {LONGEST_KEY} characters.")
+        raise UsageError(f"idempotency_key must be a string of 1 to {LONGEST_KEY} characters, got {key!r:.300}.")
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"idempotency_key={key!r}: expected valid Unicode.") from None
+        raise UsageError(f"idempotency_key must be valid Unicode, got {key!r}.") from None
 
 
 class OptionWay:
@@ -107,8 +107,8 @@ class OptionWay:
     def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any:
         if self.options.idempotency_key is not None and any(map(is_callback, (*args, *kwargs.values()))):
             raise NotCopyable(
-                f"{method.full_name}() with an idempotency key takes no function: whether a second call is the same "
-                "could not be told."
+                f"{method.full_name}() takes no function together with an idempotency key: functions cannot be "
+                "compared with those of an earlier call."
             )
         # Copied now, not when it is awaited; each attempt gets a copy of its own.
         copied, named = method.signature.copy_arguments(args, kwargs, cast(Any, None), UNLIMITED, _as_it_is)
@@ -160,8 +160,8 @@ class OptionWay:
         refused = [name for name in NAMES if name != "timeout" and getattr(self.options, name) is not None]
         if refused:
             raise UsageError(
-                f"{method.full_name}() is a generator, which takes no {' and no '.join(refused)}: what it has yielded "
-                "cannot be taken back. Of the options, generators take timeout."
+                f"{method.full_name}() is a generator and accepts no {' and no '.join(refused)}: yielded items "
+                "cannot be taken back. Generators accept only timeout."
             )
         with nullcontext() if self.options.timeout is None else deadline(self.options.timeout):
             return self.way.stream(method, *args, **kwargs)

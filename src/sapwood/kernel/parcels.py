@@ -194,7 +194,9 @@ def value_of(value: object) -> Value:
     try:
         return _value_of(value)
     except RecursionError:
-        raise NotCopyable("A value cannot be sent to another process: it is too deep, or holds itself.") from None
+        raise NotCopyable(
+            "A value cannot be sent to another process: it is nested too deeply or contains itself."
+        ) from None
 
 
 def _value_of(value: object) -> Value:

@@ -271,7 +271,7 @@ class Differ(Unavailable):
 class OutOfTouch(Unavailable):
     """This node may not answer now. Its trees may still be its own: what they do may go on when it may answer again."""
 
-    def __init__(self, text: str = "This node may not answer now: it has lost touch with the cluster.") -> None:
+    def __init__(self, text: str = "This node cannot answer now: it has no connection to the cluster.") -> None:
         super().__init__(text)
 
 

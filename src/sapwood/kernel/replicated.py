@@ -128,7 +128,9 @@ class ReplicatedGate:
             return
         image = empty_image()
         if database.frames or database.path.stat().st_size != len(image):
-            raise StoredDataError(f"The file {database.path.name} of {tree.root} is not from the log of its tree.")
+            raise StoredDataError(
+                f"The file {database.path.name} of {tree.root} does not come from the log of its tree."
+            )
         tree.files.add(stem)
         tree.gathering().begin(stem, image)
 
@@ -150,7 +152,7 @@ class ReplicatedGate:
         except Exception as error:
             # It is in the file and will never be in the log: nothing that comes after it may be either.
             self._doubt([tree], error)
-            raise Unavailable(f"What was written cannot be stored: {error}") from error
+            raise Unavailable(f"The write cannot be stored: {error}") from error
         tree.commit(file.stem, read)
         self._send(tree)
 
@@ -267,7 +269,7 @@ class ReplicatedGate:
             del self._trees[tree.id]
             self._stream(tree).waiting.pop(tree, None)
             if tree.error is None:
-                tree.fail(Unavailable(f"{root} is not run here any more."))
+                tree.fail(Unavailable(f"{root} no longer runs on this node."))
 
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         """Have the index of alarms say this of a tree; stored with its next commit, or by itself."""
@@ -326,13 +328,13 @@ class ReplicatedGate:
     def _own(self, root: Address) -> TreeLog:
         tree = self._tree(root)
         if tree is None or tree.error is not None:
-            raise Unavailable(f"{root} is not run here any more.")
+            raise Unavailable(f"{root} no longer runs on this node.")
         return tree
 
     def _found(self, database: Database) -> _File:
         tree = self._trees.get(database.path.parent.name)
         if tree is None or database.let_go:  # the tree may be here anew, in other hands
-            raise Unavailable("This tree is not run here any more.")
+            raise Unavailable("This tree no longer runs on this node.")
         file = self._files[database] = _File(tree, database.path.stem)
         return file
 
@@ -480,7 +482,7 @@ class ReplicatedGate:
         try:
             self._refused(roots, error)
         except Exception:
-            log.exception("trees of which not all was stored could not be dropped: %s", roots)
+            log.exception("dropping partly stored trees failed: %s", roots)
 
     async def _probe(self) -> None:
         """Return when no stream is full any more."""
@@ -490,9 +492,9 @@ class ReplicatedGate:
                 try:
                     if await self._log.has_room(stream, size):
                         del self._full[stream]
-                        log.warning("there is room in the log again: stream %d", stream)
+                        log.warning("log has room again stream=%d", stream)
                 except Unavailable as error:
-                    log.warning("nobody knows whether the log has room again: %s", error)
+                    log.warning("checking the room in the log failed: %s", error)
         self._probing = None
 
     def _lose(self, shards: Collection[int], error: Unavailable) -> None:
@@ -503,16 +505,16 @@ class ReplicatedGate:
         try:
             self._fenced(shards)
         except Exception:
-            log.exception("trees that are not ours any more could not be dropped: %s", shards)
+            log.exception("dropping trees of other nodes failed: %s", shards)
 
     def doubt(self, shard: int, error: Exception) -> None:
         """Nobody knows whether something was stored that somebody else sent for a shard."""
-        self._lose({shard}, Unavailable(f"Nobody knows whether what was written last was stored: {error}"))
+        self._lose({shard}, Unavailable(f"The outcome of the last write is unknown: {error}"))
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:
         trees = [tree for tree in taken if tree.error is None]
         if not trees:
             return
-        log.error("nobody knows whether the last commits of %d trees were stored", len(trees), exc_info=error)
-        unknown = Unavailable(f"Nobody knows whether what was written last was stored: {error}")
+        log.error("outcome of the last commits unknown trees=%d", len(trees), exc_info=error)
+        unknown = Unavailable(f"The outcome of the last write is unknown: {error}")
         self._lose({tree.shard for tree in trees}, unknown)

@@ -113,12 +113,12 @@ def apply(files: Pages, links: Sequence[Link]) -> None:
                     file = files[change.file] = File(change.page_size)
                 elif file is None:
                     raise ChainBroken(
-                        f"Message {link.sequence} of {link.message.root} changes {change.file!r}, of which there is no "
-                        "beginning."
+                        f"Message {link.sequence} of {link.message.root} changes {change.file!r}, whose base is "
+                        "missing."
                     )
                 images, step = memoryview(change.images), change.page_size
                 if len(images) != step * len(change.numbers):
-                    raise ChainBroken(f"Message {link.sequence} of {link.message.root} has half a page.")
+                    raise ChainBroken(f"Message {link.sequence} of {link.message.root} has an incomplete page.")
                 file.size = change.size
                 file.pages.update(
                     (number, images[at * step : (at + 1) * step]) for at, number in enumerate(change.numbers)
@@ -163,7 +163,7 @@ def put_together(base: Snapshot | None, below: Snapshot | None, links: Sequence[
         records = [Record(tree, sequence, data) for sequence, data in snapshot.messages]
         inside = chained(records, None if below is None else below.chain)
         if inside and inside[-1].digest != snapshot.chain:
-            raise ChainBroken(f"The messages in a snapshot of {snapshot.root} do not end where it says.")
+            raise ChainBroken(f"The messages in a snapshot of {snapshot.root} do not end at its stated position.")
         apply(files, inside)
     apply(files, links)
     done = {stem: file.whole() for stem, file in files.items()}
@@ -216,7 +216,7 @@ async def read_tree(records: Sequence[Record], archive: Archive, tree: str) -> S
             return None
         key, mark = marked
         if not is_parked(key) or mark.parked is None:
-            raise ChainBroken(f"The log has nothing of {mark.root}, though it was not parked since it last wrote.")
+            raise ChainBroken(f"The log has no messages of {mark.root}, though it was not parked after its last write.")
         base = mark.parked
     elif links[0].message.base is not None:
         base = links[0].message.base
@@ -246,8 +246,8 @@ async def _parked_before(archive: Archive, tree: str, links: Sequence[Link]) -> 
         if name.chain == links[0].message.before:
             return Base(key, b"", name.sequence, name.chain), links
     raise ChainBroken(
-        f"Message {links[0].sequence} of {links[0].message.root} does not follow anything that was archived: what was "
-        "before it is missing, or somebody wrote who was not the owner."
+        f"Message {links[0].sequence} of {links[0].message.root} does not follow any archived message: an earlier "
+        "message is missing, or a node wrote that was not the owner."
     )
 
 
@@ -331,7 +331,7 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
         try:
             records = await read()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this place, others may have it
-            log.warning("a copy of tree %s cannot be read: %s", tree, error)
+            log.warning("reading a replica of tree %s failed: %s", tree, error)
             if isinstance(error, Unavailable | OSError):
                 unread = error
             continue
@@ -339,19 +339,21 @@ async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int =
             best = _longest(links, archived)
     if unread is not None and (best is None or best[-1].sequence < newest):
         # What is missing may be in the one that was not read: that is not damage.
-        raise Unavailable(f"Not all copies of the log of tree {tree} can be read now: {unread}")
+        raise Unavailable(f"Not all replicas of the log of tree {tree} can be read now: {unread}")
     if not links:
         state = await read_tree([], archive, tree)
         return None if state is None else Healed(state, [], 0)
     if best is None:
         (some, *_) = links.values()
-        raise ChainBroken(f"No copy of the log of {some.message.root} is whole, nor are all of them together.")
+        raise ChainBroken(f"No replica of the log of {some.message.root} is intact, nor are all of them together.")
     newer = [link for link in links.values() if link.sequence > best[-1].sequence]
     places = [link.sequence for link in newer]
     if any(_follows_unknown(link, links, archived) for link in newer):
-        raise ChainBroken(f"No copy of the log of {best[0].message.root} has what leads to message {max(places)}.")
+        raise ChainBroken(
+            f"No replica of the log of {best[0].message.root} has the messages that lead to message {max(places)}."
+        )
     if newer:
-        text = "%d messages of tree %s, %d to %d, are from somebody who was not the owner: they do not count"
+        text = "%d messages of tree %s, %d to %d, were written by a node that was not the owner: ignored"
         log.error(text, len(places), tree, min(places), max(places))
     whole = [found[link.digest] for link in best]
     state = await read_tree(whole, archive, tree)

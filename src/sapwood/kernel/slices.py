@@ -78,7 +78,7 @@ class Slices:
         try:
             self._commit(database)
         except SapwoodError as error:
-            log.warning("a commit failed in %s", self._root, extra={"root": str(self._root)}, exc_info=error)
+            log.warning("commit failed agent=%s", self._root, extra={"root": str(self._root)}, exc_info=error)
             settle(leaving, error)
         except BaseException as error:
             settle(leaving, error)
@@ -100,7 +100,7 @@ class Slices:
             except Exception as error:
                 # Whatever it was: left open it would swallow all that is written from now on.
                 database.give_up(error)
-                raise Unavailable(f"What has to be kept before this commit was not: {error}") from error
+                raise Unavailable(f"A write that this commit depends on was not stored: {error}") from error
         if not database.in_transaction:
             return
         self.commit_alone(database)
@@ -120,5 +120,5 @@ class Slices:
             self.open = None
             self._before_commit.clear()
             leaving, self._leaving = self._leaving, []
-            settle(leaving, Unavailable("What was written is undone: the agent it belongs to has ended."))
+            settle(leaving, Unavailable("The writes are undone: their agent has stopped."))
         database.rollback()

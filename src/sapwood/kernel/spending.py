@@ -145,14 +145,15 @@ class Spending:
             return
         spent = self.of(one.stem)
         reserved = [reservation for reservation in self._reserved if one.stem in reservation.stems]
-        who = f"{asking.address} may not ask {model}"
+        who = f"{asking.address} cannot call {model}"
         if limits.tokens is not None:
             used, under_way = spent.tokens, sum(reservation.tokens for reservation in reserved)
             if used + under_way + tokens > limits.tokens:
                 raise OverLimit(
-                    f"{who}: that takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for {one.address} "
-                    f"and all below it {used} are used{f' and {under_way} reserved' if under_way else ''}. "
-                    "What is reserved for an answer is max_tokens of the model's settings, or 4096.",
+                    f"{who}: the request takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for "
+                    f"{one.address} and all agents under it {used} are "
+                    f"used{f' and {under_way} reserved' if under_way else ''}. Reserved for an answer are "
+                    "max_tokens of the model's settings, or 4096.",
                     path=one.address.segments,
                     limit="tokens",
                 )
@@ -160,8 +161,8 @@ class Spending:
             return
         if nanodollars is None:
             raise OverLimit(
-                f"{who}: nobody knows its price, so Limits(dollars={limits.dollars:g}) for {one.address} and all "
-                "below it could not be kept. Say it with Settings(prices=…).",
+                f"{who}: its price is unknown, so Limits(dollars={limits.dollars:g}) for {one.address} and all "
+                "agents under it cannot be enforced. Set the price with Settings(prices=…).",
                 path=one.address.segments,
                 limit="dollars",
             )
@@ -169,8 +170,9 @@ class Spending:
         if used + under_way + nanodollars > round(limits.dollars * NANO):
             also = f" and ${under_way / NANO:.9g} reserved" if under_way else ""
             raise OverLimit(
-                f"{who}: that costs up to ${nanodollars / NANO:.9g}, and of Limits(dollars={limits.dollars:g}) for "
-                f"{one.address} and all below it ${used / NANO:.9g} are spent{also}.",
+                f"{who}: the request costs up to ${nanodollars / NANO:.9g}, and of "
+                f"Limits(dollars={limits.dollars:g}) for {one.address} and all agents under it ${used / NANO:.9g} "
+                f"are spent{also}.",
                 path=one.address.segments,
                 limit="dollars",
             )

@@ -85,9 +85,7 @@ class StoredTrees:
                 differ_since = loop.time()
             elif loop.time() > differ_since + self._timings.replica_lag_timeout:
                 break
-        raise ChainBroken(
-            f"The copies of the log of tree {tree} differ: one of them lacks messages that another one has."
-        )
+        raise ChainBroken(f"The replicas of the log of tree {tree} differ: one lacks messages that another has.")
 
     async def healed(self, shard: int, tree: str) -> State | None:
         """Return a tree, put together from all copies if no single one is whole."""

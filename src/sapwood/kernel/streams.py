@@ -151,7 +151,7 @@ class Stream(AsyncIterator[Any]):
         self._begin: Callable[[Any], Coroutine[Any, Any, None]] | None = begin
 
     def __await__(self) -> Generator[Any, None, None]:
-        raise UsageError("This method streams: read it with `async for`, without await.")
+        raise UsageError("This method returns a stream: read it with `async for`, without await.")
 
     def __aiter__(self) -> Stream:
         return self
@@ -160,7 +160,7 @@ class Stream(AsyncIterator[Any]):
         if self._channel.closed:
             raise StopAsyncIteration
         if self._channel.is_being_read:
-            raise UsageError("A stream is read by one task at a time.")
+            raise UsageError("A stream can be read by one task at a time.")
         try:
             if self._begin is not None:
                 begin, self._begin = self._begin, None

@@ -69,7 +69,7 @@ class Stub:
         return sorted([*(name for name in kind.methods if "." not in name), *kind.namespaces])
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("A stub has no attributes to set; call a method of the agent instead.")
+        raise AttributeError("Attributes of a stub cannot be set. Call a method of the agent instead.")
 
     def __repr__(self) -> str:
         return f"<stub {self._line.address}>"
@@ -87,7 +87,9 @@ class Stub:
         return self
 
     def __reduce__(self) -> str:
-        raise TypeError("A stub stays where it is; pass on the agent's class and name, and get it there.")
+        raise TypeError(
+            "A stub cannot be copied to another process. Pass the agent's class and name, and get the stub there."
+        )
 
 
 class StubNamespace:

@@ -135,8 +135,8 @@ class Tree:
             self._measured[database] = (database.frames, size)
             if size >= database.max_bytes - PAGE_SIZE:
                 raise OverLimit(
-                    f"The database has {size} bytes; it may have {database.max_bytes}. "
-                    "Delete rows, or raise Limits(database_bytes=…).",
+                    f"The database has {size} bytes; the limit is {database.max_bytes}. Delete rows, or raise "
+                    "Limits(database_bytes=…).",
                     limit="database_bytes",
                 )
         self.slices.begin(database)
@@ -410,7 +410,7 @@ class Tree:
         """Forget an idle agent; its next call wakes it."""
         self.slices.commit()
         actor.asleep = True
-        self.drop(actor, Unavailable(f"{actor.address} went to sleep; get it again with sub_agent() or get_agent()."))
+        self.drop(actor, Unavailable(f"{actor.address} is asleep. Get it again with sub_agent() or get_agent()."))
         if self.close_database(actor.database) and actor.parent is not None:
             self.databases.pop(actor.stem).let_go = True
 
@@ -498,9 +498,7 @@ class Tree:
     def _deleted(self, task: asyncio.Task[None]) -> None:
         self.deletions.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error(
-                "a deletion was interrupted in %s", self.address, extra={"root": str(self.address)}, exc_info=error
-            )
+            log.error("deletion interrupted: %s", self.address, extra={"root": str(self.address)}, exc_info=error)
 
 
 def _frees_space(sql: str) -> bool:

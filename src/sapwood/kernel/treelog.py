@@ -302,7 +302,7 @@ class TreeLog:
         """Keep what is committed from now on beside, until it is stored with a new base."""
         cut = self.last_cut = Cut(loop)
         if self.rebasing is not None:
-            _refuse([self.rebasing[1]], Unavailable(f"Another snapshot of {self.root} was begun."))
+            _refuse([self.rebasing[1]], Unavailable(f"Another snapshot of {self.root} was started."))
             self.rebasing = None
         if self.open is not None:
             self.closed.append(self.open)
@@ -371,7 +371,7 @@ class TreeLog:
         gathered: Gathered | None
         if self.rebasing is not None and self.pages > self._largest_base:
             # It would be stored in several steps, and the first takes away what was stored before.
-            _refuse([self.rebasing[1]], Unavailable(f"So much is written to {self.root} that no snapshot is made."))
+            _refuse([self.rebasing[1]], Unavailable(f"No snapshot of {self.root} was made: writes arrive too fast."))
             self.rebasing = self.since = None
         if self.rebasing is not None and self.since is not None:
             (base, told), gathered = self.rebasing, self._all(self.since)
@@ -431,7 +431,7 @@ class TreeLog:
         if sent.messages < len(sent.entries):
             return False  # it has to say something about its alarm
         self.sending = None
-        _refuse(sent.told, Unavailable(f"The log had no room for a new base of {self.root}."))
+        _refuse(sent.told, Unavailable(f"The log has no room for a new base of {self.root}."))
         return True
 
     def forget_all(self) -> None:

@@ -260,7 +260,7 @@ class Waking:
         until = self._woods.clock.now() + wait
         failures[who] = (failed, until)
         log.warning(
-            "an alarm could not wake %s; it is tried again in %.0f s: %s",
+            "waking %s for an alarm failed, retry in %.0f s: %s",
             who,
             wait,
             error,

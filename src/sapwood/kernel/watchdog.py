@@ -64,9 +64,9 @@ class SlowSlice:
 
     def __str__(self) -> str:
         return (
-            f"{self.address}.{self.method} ran {self.seconds:.2f} s without an await, and every agent of the process "
-            f"waited. Use in_thread() for blocking I/O, in_process() for heavy computing, or read_sql() for a slow "
-            f"query.\n{self.stack}"
+            f"{self.address}.{self.method} blocked the event loop for {self.seconds:.2f} s, and every agent of "
+            "the process waited. Use in_thread() for blocking I/O, in_process() for heavy computing, or "
+            f"read_sql() for a slow query.\n{self.stack}"
         )
 
 
@@ -181,13 +181,13 @@ class Watchdog:
         """Write down what is stuck, and end the process: whoever supervises it starts it again."""
         if not self._ending.acquire(blocking=False):
             return  # the other thread, this one's or the loop's, is doing so
-        text = str(stuck) if stuck is not None else "The loop is stuck outside of any agent.\n"
+        text = str(stuck) if stuck is not None else "The event loop is blocked outside of any agent.\n"
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         stacks = "\n".join("".join(traceback.format_stack(frame)) for frame in frames.values())
         write_crash(self._folder, os.getpid(), f"{text}\nAll threads:\n{stacks}")
         if stuck is not None:
             _append(self._folder / STRIKES, {"root": str(stuck.address.root), "at": time.time()})
-        _say_at_last(f"{text}\nThe process ends.", *self._verdict(stuck))
+        _say_at_last(f"{text}\nThe process exits.", *self._verdict(stuck))
         os._exit(EXIT_CODE)
 
     def _verdict(self, stuck: SlowSlice | None) -> list[str]:
@@ -200,8 +200,8 @@ class Watchdog:
         if not known.quarantined(root):
             return []
         times = f"{strikes} times within an hour" if strikes > 1 else "once"
-        why = f"{root} is in quarantine: it ended its process {times}, now by {stuck.address}.{stuck.method}."
-        return [f"{why} Mend that, then let it run again: sapwood release {shlex.quote(str(root))}"]
+        why = f"{root} is in quarantine: it blocked its process {times}, last in {stuck.address}.{stuck.method}."
+        return [f"{why} Fix the method, then release the tree: sapwood release {shlex.quote(str(root))}"]
 
 
 def _say_at_last(*texts: str) -> None:

@@ -44,8 +44,8 @@ def last_sharing(folder: Path) -> Sharing:
         return ALONE
     except msgspec.DecodeError:
         raise StoredDataError(
-            f"The file {FILE!r} in the data folder has to say how many workers share it, and does not. Write the "
-            "number that served it last; if nobody knows it, remove the file and all that begin with 'alarms'."
+            f"The file {FILE!r} in the data folder must contain the number of workers that last served it. Write "
+            "that number; if it is unknown, remove the file and all files whose names begin with 'alarms'."
         ) from None
     return Sharing(found) if isinstance(found, int) else found
 

@@ -131,9 +131,10 @@ class LocalRuntime:
         try:
             if (folder / COPIES).exists():
                 raise UsageError(
-                    f"The data folder {str(folder)!r} is a cluster's: it has copies of some trees, and the cluster has "
-                    "them all. A node of it has to be told its NATS servers, with SAPWOOD_NATS, which is not set. Else "
-                    "take another folder; `sapwood backup` puts what the cluster has into one."
+                    f"The data folder {str(folder)!r} belongs to a node of a cluster: it holds copies of some "
+                    "trees, and the cluster has them all. To run a node, set its NATS servers with SAPWOOD_NATS, "
+                    "which is not set. Otherwise choose another folder; `sapwood backup` copies the data of the "
+                    "cluster into one."
                 )
             arrange(folder, ALONE, self._files)
         except BaseException:

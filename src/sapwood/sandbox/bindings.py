@@ -66,29 +66,29 @@ class Bindings:
         try:
             return Answer(plain(value, self._limit))
         except (SapwoodError, ValueError) as error:
-            return Answer(error=("TypeError", f"What {name}() returned cannot be passed on: {error}"))
+            return Answer(error=("TypeError", f"The result of {name}() cannot be passed to the code: {error}"))
 
 
 def checked(functions: Mapping[str, object], inputs: Mapping[str, object]) -> None:
     """Refuse names that code could not use, and what is no function."""
     for name in (*functions, *inputs):
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
-            raise UsageError(f"{name!r} cannot be what code in a sandbox calls something by.")
+            raise UsageError(f"{name!r} is not a valid name for a binding or an input. Use a Python identifier.")
     for name, function in functions.items():
         if not callable(function):
             raise UsageError(
-                f"The binding {name!r} is {function!r}, and no function. Code reaches an agent through methods: "
-                f"give it those of the stub it may call."
+                f"The binding {name!r} must be a function, got {function!r}. Code calls an agent through methods: "
+                "pass the methods of the stub that it may call."
             )
         if name in inputs:
-            raise UsageError(f"{name!r} is both a binding and an input.")
+            raise UsageError(f"{name!r} is both a binding and an input. Rename one of them.")
 
 
 def plain(value: Any, limit: int) -> Any:
     """Return a value as what msgpack has, so that it is the same whether or not it was stored in between."""
     packed = PLAIN.pack(value)
     if len(packed) > limit:
-        raise OverLimit(f"It has {len(packed)} bytes; {limit} may cross at once.", limit="payload_bytes")
+        raise OverLimit(f"The value has {len(packed)} bytes; the limit is {limit}.", limit="payload_bytes")
     return PLAIN.unpack(packed)
 
 

@@ -58,8 +58,8 @@ ENDS_WITHIN = 5.0
 """Seconds until the last of its processes is gone, after it was killed."""
 MISSING = "Bubblewrap is not installed. On Debian and Ubuntu: apt-get install bubblewrap."
 NOT_ALLOWED = (
-    "In a container, namespaces have to be allowed: with Docker, --security-opt seccomp=unconfined, or a profile that "
-    "lets processes unshare."
+    "In a container, allow namespaces: with Docker, --security-opt seccomp=unconfined, or a profile that permits "
+    "unshare."
 )
 ASKED = """
 import json, os, sys
@@ -116,7 +116,7 @@ class Bubblewrap:
             calls = CALLS(snapshot)
             calls[-1].answer = (answer.value, answer.error)
         except (msgspec.MsgspecError, IndexError) as error:
-            raise StoredDataError(f"What code had called when it was interrupted cannot be read: {error}") from None
+            raise StoredDataError(f"The stored calls of interrupted code cannot be decoded: {error}") from None
         return await self._run(task, calls)
 
     async def _run(self, task: Task, calls: list[Call]) -> Paused | Ended:
@@ -129,7 +129,7 @@ class Bubblewrap:
         try:
             said = frames.read_json(told, Said)
         except msgspec.MsgspecError as error:
-            return Ended(failure=CodeFailure("crashed", f"The answer of the sandbox cannot be read: {error}"))
+            return Ended(failure=CodeFailure("crashed", f"The response of the sandbox cannot be decoded: {error}"))
         if said.call is None:
             return Ended(said.value, said.failure, said.printed)
         one = said.call
@@ -146,7 +146,7 @@ class Bubblewrap:
         try:
             told = await _told(cgroup.command(command), self._python, text, task)
             if isinstance(told, CodeFailure) and told.kind == "crashed" and cgroup.is_over_memory():
-                return CodeFailure("limit", f"It took more than {most} bytes of memory.")
+                return CodeFailure("limit", f"The code used more than {most} bytes of memory.")
             return told
         finally:
             await asyncio.get_running_loop().run_in_executor(None, cgroup.remove)
@@ -183,7 +183,7 @@ async def _places(python: str) -> list[str]:
         said, _ = await asked.communicate()
         folders, links = msgspec.json.decode(said, type=tuple[list[str], list[str]])
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"Bubblewrap(python={python!r}): that is no Python that runs: {error}") from None
+        raise UsageError(f"Bubblewrap(python={python!r}): expected a Python executable: {error}") from None
     seen = ["/usr", *sorted(one for one in folders if not one.startswith("/usr") and one != "/")]
     seen += [link for link in links if not any(Path(link).is_relative_to(folder) for folder in seen)]
     return seen[1:]
@@ -266,7 +266,7 @@ async def _heard(
             if not await answers.read(1):
                 raise UsageError(_not_here((await complaint).strip()))
     except TimeoutError:
-        return CodeFailure("crashed", f"Python did not begin within {BEGINS_WITHIN:g} seconds.")
+        return CodeFailure("crashed", f"Python did not start within {BEGINS_WITHIN:g} seconds.")
     with _folder_of(about) as folder:
         answer, crowd = asyncio.create_task(_answer(answers, task)), asyncio.create_task(_watch_files(folder))
         try:
@@ -274,13 +274,15 @@ async def _heard(
                 {answer, crowd}, timeout=task.limits.seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                return CodeFailure("limit", f"It ran longer than {task.limits.seconds:g} seconds.")
+                return CodeFailure("limit", f"The code ran longer than {task.limits.seconds:g} seconds.")
             told = done.pop().result()
         finally:
             answer.cancel()
             crowd.cancel()
     if told is None:
-        return CodeFailure("crashed", f"It ended without saying what came of it. {(await complaint).strip()}".strip())
+        return CodeFailure(
+            "crashed", f"The process of the code exited without a result. {(await complaint).strip()}".strip()
+        )
     return told
 
 
@@ -291,7 +293,7 @@ async def _answer(answers: asyncio.StreamReader, task: Task) -> bytes | CodeFail
     while part := await answers.read(2**16):
         heard += part
         if len(heard) > most:
-            return CodeFailure("limit", f"What it returned or passed on takes more than {most} bytes.")
+            return CodeFailure("limit", f"The result or an argument takes more than {most} bytes.")
         if part.endswith(b"\n"):
             return bytes(heard)
     return None
@@ -318,14 +320,14 @@ async def _watch_files(folder: int | None) -> CodeFailure:
         if folder is not None:
             there = os.fstatvfs(folder)
             if there.f_files - there.f_ffree > FILES:
-                return CodeFailure("limit", f"It made more than {FILES} files.")
+                return CodeFailure("limit", f"The code created more than {FILES} files.")
         await asyncio.sleep(FILES_INTERVAL)
 
 
 def _not_here(said: str) -> str:
     """Say why nothing runs here."""
     hint = NOT_ALLOWED if "namespace" in said or "ermission" in said or "not permitted" in said else ""
-    return f"Bubblewrap cannot run code here: {said or 'it ended'}. {hint}".strip()
+    return f"Bubblewrap cannot run code on this machine: {said or 'it exited'}. {hint}".strip()
 
 
 async def _beginning(stream: asyncio.StreamReader) -> str:

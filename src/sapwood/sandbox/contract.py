@@ -17,12 +17,12 @@ Kind = Literal["syntax", "unknown", "forbidden", "limit", "binding", "raised", "
 """Why code did not come to its end."""
 
 IN_WORDS: Mapping[str, str] = {
-    "syntax": "This is not Python that can run here",
-    "unknown": "There is no such thing here",
-    "forbidden": "This is not allowed here",
+    "syntax": "This Python cannot run here",
+    "unknown": "Unknown name or module",
+    "forbidden": "Not allowed here",
     "limit": "A limit was reached",
-    "binding": "A function it called failed",
-    "raised": "It raised",
+    "binding": "A function that the code called failed",
+    "raised": "The code raised",
     "crashed": "The sandbox crashed",
 }
 
@@ -54,7 +54,7 @@ class CodeLimits:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise UsageError(f"CodeLimits({each.name}={value!r}): a limit is a number above 0.")
+                raise UsageError(f"CodeLimits({each.name}) must be a number above 0, got {value!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def bound_failure(failure: CodeFailure, most: int) -> CodeFailure:
 
 def printed_too_much(limits: CodeLimits) -> CodeFailure:
     """Say that code printed more than it may."""
-    return CodeFailure("limit", f"It printed more than {limits.output_bytes} bytes.")
+    return CodeFailure("limit", f"The code printed more than {limits.output_bytes} bytes.")
 
 
 @dataclass(frozen=True, slots=True)

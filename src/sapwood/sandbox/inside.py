@@ -83,7 +83,10 @@ class Stage:
             if known is None:
                 self.tell(call=now)
             if known[:3] != now:
-                told = "It did something else when it was run again to go on, and has to do the same each time."
+                told = (
+                    "The code made different calls when it was run again to resume. It must make the same calls "
+                    "every time."
+                )
                 self.tell(failure=why("raised", told))
             self.printed.text.clear()  # that was told before
             value, error = known[3]
@@ -102,7 +105,7 @@ class Stage:
 
     def full(self) -> NoReturn:
         """Say that the code printed too much, and end."""
-        self.tell(failure=why("limit", f"It printed more than {self.limits['output_bytes']} bytes."))
+        self.tell(failure=why("limit", f"The code printed more than {self.limits['output_bytes']} bytes."))
 
     def failure(self, error: BaseException) -> dict[str, Any]:
         """Return why code did not come to its end that raised this."""
@@ -113,9 +116,9 @@ class Stage:
         if isinstance(error, SyntaxError):
             return why("syntax", error.msg, error.lineno)
         if isinstance(error, MemoryError) or number in FULL:
-            return why("limit", f"It took more than {self.limits['memory_bytes']} bytes of memory.", line)
+            return why("limit", f"The code used more than {self.limits['memory_bytes']} bytes of memory.", line)
         if isinstance(error, RecursionError):
-            return why("limit", f"Its functions called each other more than {self.limits['depth']} deep.", line)
+            return why("limit", f"The code exceeded the recursion depth of {self.limits['depth']}.", line)
         if isinstance(error, NameError | ModuleNotFoundError):
             return why("unknown", said, line)
         return why("forbidden" if number in FORBIDDEN else "raised", said, line)
@@ -127,7 +130,7 @@ def as_plain(value: Any) -> Any:
         return list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - of anything
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is no plain data, and does not cross")
+    raise TypeError(f"expected plain data, got a {type(value).__name__}")
 
 
 def shown(value: Any) -> Any:

@@ -31,13 +31,13 @@ GRACE = 2.0
 """Seconds after which a process is killed that did not notice that its time was up."""
 CODE = "<python-input-0>"
 """What Monty calls the code."""
-MISSING = "Running code needs Monty: pip install 'sapwood[sandbox]'."
+MISSING = "Running code needs Monty. Install it with: pip install 'sapwood[sandbox]'."
 OF_LIMITS: Mapping[str, str] = {
-    "feed time limit exceeded": "It ran longer than {seconds:g} seconds.",
-    "memory limit exceeded": "It took more than {memory_bytes} bytes of memory.",
-    "the worker exceeded its memory limit": "It took more than {memory_bytes} bytes of memory.",
-    "maximum recursion depth exceeded": "Its functions called each other more than {depth} deep.",
-    "suspension limit": "It asked for what is not there too often.",
+    "feed time limit exceeded": "The code ran longer than {seconds:g} seconds.",
+    "memory limit exceeded": "The code used more than {memory_bytes} bytes of memory.",
+    "the worker exceeded its memory limit": "The code used more than {memory_bytes} bytes of memory.",
+    "maximum recursion depth exceeded": "The code exceeded the recursion depth of {depth}.",
+    "suspension limit": "The code requested unavailable names too often.",
 }
 KINDS: Mapping[str, Kind] = {
     "NameError": "unknown",
@@ -79,7 +79,7 @@ class Monty:
                 stretch = Stretch(task, kept.owed)
                 paused = await session.load_snapshot(kept.dump, print_callback=stretch.hear)
             except (pydantic_monty.MontyError, msgspec.MsgspecError) as error:
-                raise StoredDataError(f"Where code was when it was interrupted cannot be read: {error}") from None
+                raise StoredDataError(f"The stored snapshot of interrupted code cannot be decoded: {error}") from None
             return await stretch.run(stretch.answer(paused, answer))
 
     @asynccontextmanager
@@ -201,7 +201,7 @@ class Stretch:
 
 
 EVERY = ("Exception", "BaseException")
-LOST = Answer(error=("RuntimeError", "Nothing is known of what this waits for."))
+LOST = Answer(error=("RuntimeError", "The awaited value is unknown."))
 
 
 def _told(answer: Answer) -> Any:

@@ -84,7 +84,7 @@ async def run_code(
     given, found = bindings or {}, inputs or {}
     checked(given, found)
     if not _is_text(code):
-        return CodeResult(failure=CodeFailure("syntax", "It has characters that are halves of others, and no text."))
+        return CodeResult(failure=CodeFailure("syntax", "The code contains unpaired surrogates and is not valid text."))
     place, actor = _place()
     bound = Bindings(given, PAYLOAD if actor is None else actor.limits.payload_bytes)
     task = Task(code, bound.names, {name: plain(value, PAYLOAD) for name, value in found.items()}, limits)
@@ -142,11 +142,13 @@ class Running:
         if isinstance(stretch, Ended):
             return self._end(stretch.value, stretch.failure)
         if at.calls >= limits.calls:
-            return self._end(failure=CodeFailure("limit", f"It may call functions {limits.calls} times."))
+            return self._end(failure=CodeFailure("limit", f"The code may call functions {limits.calls} times."))
         packed = self._bound.pack(stretch.function, stretch.args, stretch.kwargs)
         if self._place is not None and len(stretch.snapshot) > self._place.actor.limits.payload_bytes:
             return self._end(
-                failure=CodeFailure("limit", f"It holds too much to be kept: {len(stretch.snapshot)} bytes.")
+                failure=CodeFailure(
+                    "limit", f"The code holds too much state to be stored: {len(stretch.snapshot)} bytes."
+                )
             )
         at.calls += 1
         at.snapshot, at.function = stretch.snapshot, stretch.function
@@ -166,7 +168,7 @@ class Running:
                 value = plain(value, most)
             except SapwoodError as error:
                 if getattr(error, "limit", ""):
-                    value, failure = None, CodeFailure("limit", f"It returned more than {most} bytes.")
+                    value, failure = None, CodeFailure("limit", f"The code returned more than {most} bytes.")
                 else:
                     value = in_words(value)[:SHOWN]
         if failure is not None:
@@ -183,11 +185,11 @@ class Running:
         try:
             progress = READ(stored)
         except msgspec.MsgspecError as error:
-            raise StoredDataError(f"How far code got that was interrupted cannot be read: {error}") from None
+            raise StoredDataError(f"The stored progress of interrupted code cannot be decoded: {error}") from None
         if progress.code != digest:
             raise UsageError(
-                "Other code ran here before the work was begun again: what run_code() comes by has to be the same "
-                "each time. Let a step() return it."
+                "run_code() got different code after a restart: the code must be the same on every attempt. "
+                "Compute it in a step()."
             )
         counter, work = _counter(self._place), self._place.work
         counter.runs = max(counter.runs, progress.counted[0])

@@ -336,10 +336,11 @@ class Database:
             raise self._translated(error, sql) from error
         except TypeError as error:
             raise UsageError(
-                f"SQLite takes None, int, float, str and bytes, one by one after the statement: {error}. In: {sql}"
+                "SQL arguments must be None, int, float, str or bytes, passed one by one after the "
+                f"statement: {error}. In: {sql}"
             ) from None
         except KeyError as error:
-            raise UsageError(f"No argument is named {error}. In: {sql}") from None
+            raise UsageError(f"The argument {error} is missing. In: {sql}") from None
         finally:
             self._for_user = ""
             self._deadline = NEVER
@@ -361,7 +362,7 @@ class Database:
         except apsw.Error as error:
             raise self._translated(error, sql) from error
         except TypeError as error:
-            raise UsageError(f"SQLite takes null, numbers and text as arguments: {error}. In: {sql}") from None
+            raise UsageError(f"SQL arguments must be null, numbers or strings: {error}. In: {sql}") from None
         finally:
             self._for_user, self._looking = "", False
             self._deadline = NEVER
@@ -395,7 +396,7 @@ class Database:
 
     def _ready(self) -> apsw.Connection:
         if self.busy_elsewhere:
-            raise Unavailable("This agent is busy with read_sql(); await it before using the database again.")
+            raise Unavailable("The agent is executing read_sql(). Await it before you use the database again.")
         if self._in_block is not None and self._owner.whose_slice() is not self._in_block:
             self.break_block()
         if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
@@ -408,14 +409,14 @@ class Database:
 
     def _before_statement(self, cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
         if self._looking and not cursor.is_readonly:
-            raise ForbiddenSql(f"Only reading is allowed here. In: {sql}")
+            raise ForbiddenSql(f"Only reads are allowed here. In: {sql}")
         if not self.in_transaction and not cursor.is_readonly:
             self._begin(sql)
         if self._for_user:
             # Here, because SQLite forgets the columns of a statement as soon as it has ended.
             columns = cursor.get_description()
             if columns and self._description:
-                raise UsageError(f"Only one statement at a time may return rows. In: {self._for_user}")
+                raise UsageError(f"Only one statement may return rows. In: {self._for_user}")
             self._description = columns or self._description
         return True
 
@@ -452,17 +453,19 @@ class Database:
             if shutil.disk_usage(self.path.parent).free < DISK_IS_FULL:
                 return Unavailable("The disk is full.")
             return OverLimit(
-                f"The database may have {self.max_bytes} bytes, and is full. Raise Limits(database_bytes=…).",
+                f"The database has reached its limit of {self.max_bytes} bytes. Delete rows, or raise "
+                "Limits(database_bytes=…).",
                 limit="database_bytes",
             )
         if isinstance(error, apsw.InterruptError):
             return SlowSql(
-                f"A statement ran longer than sql_timeout ({self._sql_timeout} s) and was interrupted, because it "
-                f"holds up every agent of this process. Give it an index, or await self.read_sql(…). In: {sql}"
+                f"A statement exceeded sql_timeout ({self._sql_timeout} s) and was interrupted, because it blocks "
+                f"every agent of the process. Add an index, or use await self.read_sql(…). In: {sql}"
             )
         if lost:
             return Unavailable(
-                f"SQLite gave up the transaction ({error}); what this slice wrote is undone and the agent restarts."
+                f"SQLite rolled back the transaction ({error}): the writes of this slice are undone, and the "
+                "agent restarts."
             )
         if isinstance(error, apsw.AuthError) or denied is not None:
             return ForbiddenSql(f"{denied or error} In: {sql}")
@@ -501,9 +504,7 @@ class Database:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
             self._all_undone()
             self._owner.lost(self, error)
-            raise Unavailable(
-                f"The commit failed ({error}); what was written is undone and the agent restarts."
-            ) from error
+            raise Unavailable(f"The commit failed ({error}): its writes are undone, and the agent restarts.") from error
 
     def give_up(self, error: BaseException) -> None:
         """Undo the open transaction because it cannot be committed."""
@@ -530,7 +531,7 @@ class Database:
             try:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again
-                log.warning("a checkpoint failed", extra={"file": self.path.name}, exc_info=error)
+                log.warning("checkpoint failed", extra={"file": self.path.name}, exc_info=error)
                 return
             self.frames = 0
 
@@ -586,7 +587,7 @@ class Database:
     def refuse_in_block(self, what: str) -> None:
         """Refuse what reaches beyond this database, and could not be undone with a block."""
         if self._in_block is not None and self._in_block is self._owner.whose_slice():
-            raise UsageError(f"{what} cannot be undone. Move it out of `with self.transaction():`.")
+            raise UsageError(f"{what} cannot be rolled back. Move it out of `with self.transaction():`.")
 
     def _leave_block(self, me: object, depth: int) -> bool:
         """Return whether the block is still whole: not suspended, and its transaction not lost."""
@@ -680,6 +681,6 @@ class Database:
 
 
 SUSPENDED = (
-    "`with self.transaction():` was suspended by an await. What it wrote is undone: "
-    "keep awaits outside the block, so that nothing of another call falls into it."
+    "`with self.transaction():` was suspended by an await, and its writes are rolled back. Keep awaits outside "
+    "the block."
 )

@@ -163,8 +163,8 @@ class FolderLock:
             pid = self._file.read().strip() or "unknown"
             self._file.close()
             raise FolderInUse(
-                f"The data folder {str(folder)!r} is in use by process {pid}. "
-                "Stop that process, or give this one a folder of its own with --data or Settings(data=…)."
+                f"The data folder {str(folder)!r} is in use by process {pid}. Stop that process, or choose "
+                "another folder with --data or Settings(data=…)."
             ) from None
         self._file.truncate(0)
         self._file.write(str(os.getpid()))

@@ -62,13 +62,13 @@ def to_come(applied: Sequence[tuple[int, bytes]], scripts: Sequence[Script]) -> 
     for (number, digest), script in zip(applied, scripts, strict=False):
         if bytes(digest) != script.digest:
             raise MigrationFailed(
-                f"migration {number} ({script.name}) was edited after it ran here. Put the old text back and add "
-                "a new one. While you develop, you may delete the data folder instead."
+                f"migration {number} ({script.name}) was edited after it ran on this database. Restore its old "
+                "text and add a new migration. During development, you may delete the data folder instead."
             )
     if len(applied) > len(scripts):
         raise NewerData(
-            f"this database has seen {len(applied)} migrations and the class has only {len(scripts)}. Put back "
-            "what was removed, or run the newer version of the program that wrote it.",
+            f"this database has run {len(applied)} migrations, but the class has only {len(scripts)}. Restore the "
+            "removed migrations, or run the newer version of the program that wrote it.",
             USER,
             len(applied),
         )
@@ -81,8 +81,8 @@ def check_known(versions: Mapping[str, int]) -> None:
     for owner, number in versions.items():
         if owner != USER and number > known.get(owner, 0):
             raise NewerData(
-                f"a newer version of sapwood has written this database: it has {owner} {number}, and this one knows "
-                f"{known.get(owner, 0)}. Run the newer version.",
+                f"this database was written by a newer version of sapwood: it has {owner} {number}, and this "
+                f"version knows {known.get(owner, 0)}. Run the newer version.",
                 owner,
                 number,
             )

@@ -41,13 +41,16 @@ TABLE_SECOND = frozenset(
         apsw.SQLITE_DROP_TRIGGER,
     }
 )
-NOTHING_TEMPORARY = "A database may be closed at any quiet moment, and what is temporary would vanish. Make it a table."
+NOTHING_TEMPORARY = (
+    "Temporary tables are not allowed: a database may be closed between two calls, and they would be lost. "
+    "Create a table."
+)
 FORBIDDEN = {
-    apsw.SQLITE_TRANSACTION: "Transactions are the framework's: everything written between two awaits lands together. "
-    "Use `with self.transaction():` to undo a part.",
-    apsw.SQLITE_SAVEPOINT: "Use `with self.transaction():` instead of a savepoint.",
-    apsw.SQLITE_ATTACH: "An agent has one database, its own; other files cannot be attached, nor can it be vacuumed.",
-    apsw.SQLITE_DETACH: "An agent has one database, its own.",
+    apsw.SQLITE_TRANSACTION: "Transaction statements are not allowed: everything written between two awaits is "
+    "committed together. Use `with self.transaction():` to roll back a part.",
+    apsw.SQLITE_SAVEPOINT: "Savepoints are not allowed. Use `with self.transaction():`.",
+    apsw.SQLITE_ATTACH: "ATTACH and VACUUM are not allowed: an agent has exactly one database, its own.",
+    apsw.SQLITE_DETACH: "DETACH is not allowed: an agent has exactly one database, its own.",
     apsw.SQLITE_CREATE_TEMP_TABLE: NOTHING_TEMPORARY,
     apsw.SQLITE_CREATE_TEMP_VIEW: NOTHING_TEMPORARY,
     apsw.SQLITE_CREATE_TEMP_INDEX: NOTHING_TEMPORARY,
@@ -64,7 +67,7 @@ def no_look(action: int, first: str | None) -> str | None:
     """Return why a statement that may only read may not do this, as SQLite's authorizer is told it; None: it may."""
     if action in LOOKS or (action == apsw.SQLITE_PRAGMA and first in READABLE_PRAGMAS):
         return None
-    return "Only reading is allowed here."
+    return "Only reads are allowed here."
 
 
 def no_use(action: int, first: str | None, second: str | None, by: str | None, sql: str) -> str | None:
@@ -76,8 +79,8 @@ def no_use(action: int, first: str | None, second: str | None, by: str | None, s
         or (action in TABLE_SECOND and is_reserved(first, second))
         or (action == apsw.SQLITE_ALTER_TABLE and RENAMED_TO_RESERVED.search(sql))
     ):
-        return f"Tables named {RESERVED}… belong to the framework."
+        return f"Tables named {RESERVED}… are reserved for the framework."
     if action in WRITES and first == SEQUENCES and (by is not None or SEQUENCES in sql.lower()):
         # SQLite itself writes it when a table is dropped; a user would turn back the numbers of files.
-        return f"{SEQUENCES} is SQLite's and the framework's."
+        return f"{SEQUENCES} is reserved for SQLite and the framework."
     return FORBIDDEN.get(action)

@@ -48,7 +48,9 @@ class Reading:
         """Return whether these tables exist, as the framework knows them now."""
         version = self._versions.get(schema.owner, 0)
         if version > len(schema.scripts):
-            raise StoredDataError(f"A newer version of sapwood made the tables of {schema.owner!r}.")
+            raise StoredDataError(
+                f"The tables of {schema.owner!r} were written by a newer version of sapwood. Run that version."
+            )
         if 0 < version < len(schema.scripts):
             self.apply(schema.scripts[version:])
         return version > 0

@@ -44,7 +44,7 @@ class Rows(Sequence[Row]):
         row = dict(zip(self._columns, values, strict=True))
         if len(row) != len(values):
             twice = next(name for name in self._columns if self._columns.count(name) > 1)
-            raise UsageError(f"The statement returned two columns named {twice!r}. Tell them apart with AS.")
+            raise UsageError(f"The statement returned two columns named {twice!r}. Rename one with AS.")
         return row
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Rows(Sequence[Row]):
     def one(self) -> Row:
         """Return the only row; anything but exactly one is an error."""
         if len(self._values) != 1:
-            raise UsageError(f"one() wants exactly one row, and the statement returned {len(self._values)}.")
+            raise UsageError(f"one() expected exactly one row, got {len(self._values)}.")
         return self[0]
 
     def first(self) -> Row | None:
@@ -64,8 +64,8 @@ class Rows(Sequence[Row]):
         """Return the only column of the only row, as this type."""
         if len(self._values) != 1 or len(self._columns) != 1:
             raise UsageError(
-                f"scalar() wants one row with one column, and the statement returned "
-                f"{len(self._values)} rows with {len(self._columns)} columns."
+                f"scalar() expected one row with one column, got {len(self._values)} rows with "
+                f"{len(self._columns)} columns."
             )
         return _convert(self._values[0][0], type)
 
@@ -80,4 +80,4 @@ def _convert(value: object, type: type[T]) -> T:
         return msgspec.convert(value, type, strict=False)
     except msgspec.ValidationError as error:
         name = getattr(type, "__name__", type)
-        raise UsageError(f"The statement returned {value!r}, which is not a {name}: {error}") from None
+        raise UsageError(f"Expected a value of type {name}, got {value!r}: {error}") from None

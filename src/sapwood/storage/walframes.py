@@ -62,10 +62,10 @@ class WalFrames:
         for at in range(0, length, FRAME):
             number, size, one, two = _frame(raw, at)
             if one != salt or two != other_salt:
-                raise self._unfit(f"has a frame from before it began anew, {first + at // FRAME}")
+                raise self._unfit(f"has a frame of an earlier generation, {first + at // FRAME}")
             pages[number] = view[at + FRAME_HEADER : at + FRAME]
         if not size:
-            raise self._unfit(f"has no end of a commit at frame {last}")
+            raise self._unfit(f"has no commit at frame {last}")
         return Frames(size, pages)
 
     def _read_header(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class WalFrames:
             raise self._unfit("has no header")
         magic, _, page_size, _, salt, other_salt = _header(header)
         if magic not in MAGIC or page_size != PAGE_SIZE:
-            raise self._unfit("has a header that is not ours")
+            raise self._unfit("has an unknown header")
         return salt, other_salt
 
     def _unfit(self, why: str) -> StoredDataError:

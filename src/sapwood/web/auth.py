@@ -58,7 +58,7 @@ class JwtAuth:
         try:
             import jwt
         except ImportError:
-            raise UsageError("JwtAuth needs PyJWT. Install sapwood[auth].") from None
+            raise UsageError("JwtAuth needs PyJWT. Install it with: pip install 'sapwood[auth]'.") from None
         _check_algorithms(key, algorithms)
         self._jwt: Any = jwt
         self._key = key
@@ -111,7 +111,10 @@ class ApiKeys:
     def __init__(self, hashes: Mapping[str, str], *, header: str = "x-api-key") -> None:
         for name, value in hashes.items():
             if not re.fullmatch("[0-9a-f]{64}", value):
-                raise UsageError(f"What ApiKeys was given for {name!r} is no hash. Pass ApiKeys.hash_of(key).")
+                raise UsageError(
+                    f"ApiKeys expected a hash for {name!r}, as ApiKeys.hash_of(key) returns it. Pass the hash, "
+                    "not the key."
+                )
         self._users = [(bytes.fromhex(value), User(name)) for name, value in hashes.items()]
         self._header = header
 
@@ -139,12 +142,15 @@ def _bearer(header: str) -> str | None:
 def _check_algorithms(key: Any, algorithms: Sequence[str]) -> None:
     if isinstance(algorithms, str) or not algorithms or any(name.lower() == "none" for name in algorithms):
         raise UsageError(
-            'JwtAuth(algorithms=…) takes a list of those you sign with, such as ["HS256"]; "none" is none.'
+            'JwtAuth(algorithms=…) must be a list of signature algorithms, such as ["HS256"], without "none".'
         )
     shared = [name for name in algorithms if name.startswith("HS")]
     if shared and len(shared) != len(algorithms):
-        raise UsageError("JwtAuth takes a shared secret (HS…) or a public key, not both: the public key is no secret.")
+        raise UsageError(
+            "JwtAuth expected either HS… algorithms with a shared secret, or others with a public key, got both. "
+            "A public key is not a secret. Use two authenticators."
+        )
     if shared and (not isinstance(key, str | bytes) or len(key) < SHORTEST_SECRET):
-        raise UsageError(f"The secret of JwtAuth has to have {SHORTEST_SECRET} bytes or more. Use secrets.token_hex().")
+        raise UsageError(f"The secret of JwtAuth must have at least {SHORTEST_SECRET} bytes. Use secrets.token_hex().")
     if not shared and key in (None, "", b""):
-        raise UsageError("JwtAuth was given no key.")
+        raise UsageError("JwtAuth needs a key, got an empty one.")

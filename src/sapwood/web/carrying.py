@@ -124,7 +124,7 @@ async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope
                 await door.http(place, scope, replayed.receive, send)
             except Moved:
                 if not replayed.is_whole:
-                    raise Unavailable("Too much was said already.") from None
+                    raise Unavailable("The request body is too large to retry on another node.") from None
                 raise
             return
         message = message or pack(told_of(place, scope))
@@ -252,8 +252,9 @@ def _user(scope: Scope) -> Value | None:
         return None if user is None else value_of(user)
     except (NotCopyable, NotImplementedError):
         raise UsageError(
-            f"The user of a request is a {type(user).__name__}, and its agent is run by another process. Make it a "
-            "dataclass or something else that can be copied, or have App(authenticate=…) find out who it is."
+            "The user of a request must be copied to the process that runs the agent, and a "
+            f"{type(user).__name__} cannot be copied. Return a dataclass or plain data as the user, or "
+            "authenticate with App(authenticate=…)."
         ) from None
 
 
@@ -275,7 +276,7 @@ async def _upwards(receive: Receive, exchange: Exchange) -> None:
 async def _excuse(whose: str, scope: Scope, receive: Receive, send: Send, *, was_asked: bool) -> None:
     from starlette.responses import PlainTextResponse
 
-    how = "ended before it answered. Whether it was done is not known." if was_asked else "does not answer."
+    how = "exited before it answered. The outcome of the request is unknown." if was_asked else "does not answer."
     await PlainTextResponse(f"{whose} {how}", 503, {"retry-after": "1"})(scope, receive, send)
 
 
@@ -296,7 +297,7 @@ def answer_carried(transport: Transport, door: Callable[[], Awaitable[Door]]) ->
         except Unavailable as error:  # whoever holds the client asks again, or tells it to
             exchange.fail(error)
         except Exception as error:
-            log.exception("a client that another process holds could not be served")
+            log.exception("serving a client of another process failed")
             exchange.fail(Unavailable(str(error)))
 
     def begin(work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
@@ -372,7 +373,7 @@ async def answer_over(exchange: Exchange, application: ASGI, scope: Scope) -> No
     except Moved as error:
         exchange.fail(error)
     except Exception as error:
-        log.exception("a client that another process holds could not be served")
+        log.exception("serving a client of another process failed")
         exchange.fail(Unavailable(str(error)))
 
 

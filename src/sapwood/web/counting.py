@@ -24,12 +24,12 @@ from sapwood.storage.migrations import Schema
 
 CALLS = Schema("sapwood.capabilities", "calls")
 QUEUES = {
-    "due": "trees that have something to do by now, what is under way included",
-    "waking": "agents that are being woken for it",
-    "disk": "replies and frames that wait until the disk has what was written before them",
+    "due": "trees with work that is due, including work in progress",
+    "waking": "agents that are waking for that work",
+    "disk": "replies and frames that wait for the disk to store earlier writes",
     "threads": "calls of `in_thread` and `read_sql` that wait for a thread",
     "clients": "bytes that clients have not read yet",
-    "workers": "exchanges with other workers that wait until those have taken what they were sent",
+    "workers": "exchanges with other workers that wait for those to read",
 }
 """What may wait in a node, and what of it is counted."""
 

@@ -290,7 +290,7 @@ class Door:
         async def work() -> None:
             response: Any = await self._clients(actor).respond(request)
             if not callable(response):
-                raise TypeError(f"on_request returned a {type(response).__name__}; it has to return a Response.")
+                raise TypeError(f"on_request must return a Response, got a {type(response).__name__}.")
             await cast("Response", response)(request.scope, request.receive, leaving)
 
         with _begun():
@@ -340,8 +340,10 @@ class Door:
         """Count an agent that a URL makes; refuse it if the user or the remote address has made too many."""
         key = _sender(user, request.scope)
         if key is not None and (seconds := self._new_roots.take(key)):
-            text = f"Too many new agents: new_roots_per_minute is {self._settings.new_roots_per_minute}."
-            raise Refusal(PlainTextResponse(f"{text} Try again in {seconds} s.", 429, {"retry-after": str(seconds)}))
+            text = (
+                f"Too many new agents: the limit new_roots_per_minute={self._settings.new_roots_per_minute} is reached."
+            )
+            raise Refusal(PlainTextResponse(f"{text} Retry in {seconds} s.", 429, {"retry-after": str(seconds)}))
 
     async def _refuse_unknown(self, parent: Actor, request: HTTPConnection, path: str) -> None:
         """Refuse a socket to a child of a class nobody knows; its parent may say how. A request is the parent's own."""
@@ -395,7 +397,7 @@ class Door:
             raise Refusal(answer)
         if isinstance(answer, HTTPConnection):
             return cast("HTTPConnection[Any]", answer)
-        raise TypeError(f"{name} returned a {type(answer).__name__}; it returns None, a Response or a request.")
+        raise TypeError(f"{name} must return None, a Response or a request, got a {type(answer).__name__}.")
 
     async def _user(self, request: HTTPConnection) -> object:
         if self._authenticate is None:
@@ -534,13 +536,13 @@ class Door:
             now = time.monotonic()
             self._sent_away += 1
             if now >= self._tell_again:  # all clients come again and again while a cluster cannot answer
-                more = f", and so had {self._sent_away - 1} others" if self._sent_away > 1 else ""
-                log.warning("a %s to %s has to come again%s: %s", what, _shown(scope), more, error)
+                more = f" ({self._sent_away - 1} more suppressed)" if self._sent_away > 1 else ""
+                log.warning("%s to %s unavailable, client should retry%s: %s", what, _shown(scope), more, error)
                 self._tell_again, self._sent_away = now + TELL_AGAIN, 0
         elif status_of(error) >= 500:
             reference = new_reference()
             extra = {"reference": reference}
-            log.error("a %s to %s failed, reference=%s", what, _shown(scope), reference, exc_info=error, extra=extra)
+            log.error("%s to %s failed reference=%s", what, _shown(scope), reference, exc_info=error, extra=extra)
             return reference
         return None
 

@@ -21,7 +21,7 @@ try:
 except ImportError:
     prometheus = None
 
-MISSING = "Not Found: install sapwood with the extra metrics to have figures here."
+MISSING = "Not Found: metrics need the extra `metrics`. Install it with: pip install 'sapwood[metrics]'."
 
 
 class Metrics:
@@ -52,23 +52,23 @@ class Metrics:
         gauges = {
             "sapwood_trees": ("Trees with an agent in memory.", found.trees),
             "sapwood_agents": ("Agents in memory.", found.agents),
-            "sapwood_calls": ("Calls under way.", found.calls),
-            "sapwood_open_databases": ("Databases that are open.", found.databases),
-            "sapwood_sockets": ("Sockets that are open.", found.sockets),
-            "sapwood_ready": ("1 while the node should be sent work.", int(found.ready)),
+            "sapwood_calls": ("Calls in progress.", found.calls),
+            "sapwood_open_databases": ("Open databases.", found.databases),
+            "sapwood_sockets": ("Open sockets.", found.sockets),
+            "sapwood_ready": ("1 while the node accepts work, 0 while it is not ready.", int(found.ready)),
         }
         for name, (text, value) in gauges.items():
             yield family.GaugeMetricFamily(name, text, value=value)
-        waiting = family.GaugeMetricFamily("sapwood_waiting", "What waits, by queue.", labels=["queue"])
+        waiting = family.GaugeMetricFamily("sapwood_waiting", "Waiting items, by queue.", labels=["queue"])
         for queue, number in found.waiting.items():
             waiting.add_metric([queue], number)
         yield waiting
-        yield family.CounterMetricFamily("sapwood_calls_done", "Calls that ended.", value=found.calls_done)
-        text = "How often the supervisor started the process again."
+        yield family.CounterMetricFamily("sapwood_calls_done", "Finished calls.", value=found.calls_done)
+        text = "Restarts of the process by its supervisor."
         yield family.CounterMetricFamily("sapwood_restarts", text, value=found.restarts)
-        text = "Slices that held up the process, by method."
+        text = "Slices that blocked the process, by method."
         slow = family.CounterMetricFamily("sapwood_slow_slices", text, labels=["method"])
-        text = "How long the longest of them took."
+        text = "Duration of the longest blocking slice."
         slowest = family.GaugeMetricFamily("sapwood_slowest_slice_seconds", text, labels=["method"])
         for method, (times, seconds) in list(self._node.watchdog.slow.items()):
             slow.add_metric([method], times)
@@ -78,7 +78,7 @@ class Metrics:
         stops = self._node.shared(Histograms).interrupts
         yield family.HistogramMetricFamily(
             "sapwood_interrupt_seconds",
-            "From a Stop to the end of the last request to a model that it stopped.",
+            "Time from a stop to the end of the last model request that it cancelled.",
             buckets=list(stops.buckets()),
             sum_value=stops.total,
         )

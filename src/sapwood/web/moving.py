@@ -226,7 +226,7 @@ class End:
     async def _only(self) -> bytes:
         message = await self.receive()
         if message is None:
-            raise Unavailable("An exchange ended without the answer that was waited for.")
+            raise Unavailable("The connection ended before the response.")
         return message
 
     def end(self, message: bytes | None = None) -> None:

@@ -192,14 +192,14 @@ class Operator:
     async def _find(self, address: Address) -> tuple[Tree, Address, str]:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not await self._node.exists(address.root):
-            raise NotFound(f"There is no {address}: {self._no_root(address)}", path=address.segments)
+            raise NotFound(f"{address} does not exist: {self._no_root(address)}", path=address.segments)
         tree = await self._node.brought(address.root, only_files=True)
         stem, here = ROOT_STEM, address.root
         for step in address.segments[1:]:
             row = self._registry(tree, stem).find((step.type,), step.name)
             if row is None:
                 why = self._no_child(tree, stem, here, f"{step.type}:{step.name}")
-                raise NotFound(f"There is no {address}: {why}", path=address.segments)
+                raise NotFound(f"{address} does not exist: {why}", path=address.segments)
             stem, here = child_stem(stem, row.generation), here.child(*step)
         return tree, here, stem
 
@@ -208,9 +208,9 @@ class Operator:
         root = address.root
         roots = [known.type for known in self._node.roots]
         if roots and all(root.type not in known.type_ids for known in self._node.roots):
-            return f"{root.type} is no root. Roots: {', '.join(roots)}."
+            return f"{root.type} is not a root of this app. Roots: {', '.join(roots)}."
         who = "it" if root == address else str(root)
-        return f"nobody has asked for {who} yet. The first page, socket or call that does makes it."
+        return f"{who} has not been created yet. The first page, socket or call creates it."
 
     def _no_child(self, tree: Tree, stem: str, parent: Address, missing: str) -> str:
         """Say that a child was not made yet, or was deleted, and which there are."""
@@ -219,7 +219,7 @@ class Operator:
         known = ", ".join(f"{child.type}:{child.name}" for child in registry.page(None, 0, SOME))
         more = f" and {alive - SOME} more" if alive > SOME else ""
         has = f"It has {known}{more}." if alive else "It has no children."
-        return f"{parent} has not made {missing}, or has deleted it. {has}"
+        return f"{parent} has not created {missing}, or has deleted it. {has}"
 
     def _database(self, tree: Tree, stem: str) -> Database:
         return tree.database(stem, tree.limits)
@@ -267,7 +267,7 @@ class Operator:
         try:
             kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
         except UnknownAgent:
-            text = f"{found} has set no state yet, and what its class begins with only a running server knows."
+            text = f"{found} has not set its state yet, and only a running server knows its initial state."
             raise NotFound(text, path=found.segments) from None
         return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
 
@@ -286,7 +286,7 @@ class Operator:
             tree.slices.commit()
             database = self._database(tree, stem)
             if not database.exists:
-                raise NotFound(f"{found} has stored nothing yet.", path=found.segments)
+                raise NotFound(f"{found} has not stored anything yet.", path=found.segments)
             columns, values = database.look(sql, arguments, MOST_ROWS + 1)
         return {
             "columns": columns,
@@ -496,7 +496,7 @@ class Operator:
     async def restore(self, folder: str, address: str | None = None) -> int:
         """Put all trees of a backup back, or one; return how many."""
         if not (Path(folder) / "trees").is_dir():
-            raise UsageError(f"{folder!r} is no backup: it has no folder 'trees'.")
+            raise UsageError(f"{folder!r} is not a backup: it has no folder 'trees'.")
         return await restore(self._node, Path(folder), root_of(address))
 
 
@@ -521,7 +521,7 @@ class OperatorDoor:
             await refused(scope, receive, send)
             return
         if not hmac.compare_digest(given, self._token):
-            response: Response = JSONResponse({"error": "This needs the token in operator.json."}, 401)
+            response: Response = JSONResponse({"error": "This request needs the token in operator.json."}, 401)
         else:
             response = await self._answer(request)
         await response(scope, receive, send)
@@ -611,7 +611,7 @@ class OperatorDoor:
             return JSONResponse({"trees": await operator.backup(str(asked["folder"]), address)})
         if what == "restore":
             return JSONResponse({"trees": await operator.restore(str(asked["folder"]), address)})
-        return JSONResponse({"error": f"An operator cannot ask for {what!r}."}, 404)
+        return JSONResponse({"error": f"Unknown operator request {what!r}."}, 404)
 
     async def _letters(self, operator: Operator, address: str | None, asked: dict[str, Any]) -> dict[str, Any]:
         below = asked.get("below") is True
@@ -678,11 +678,11 @@ async def _body(request: Request) -> dict[str, Any]:
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES:
-            raise InvalidArguments(f"A request may have {BODY_BYTES} bytes.")
+            raise InvalidArguments(f"The body of a request must have at most {BODY_BYTES} bytes.")
     try:
         return frames.read_json(body, dict[str, Any]) if body else {}
     except msgspec.DecodeError as error:
-        raise InvalidArguments(f"The request is not a JSON object: {error}.") from None
+        raise InvalidArguments(f"The body of a request must be a JSON object: {error}.") from None
 
 
 def _doing(tree: Tree, address: Address) -> tuple[str, int]:

@@ -21,7 +21,7 @@ READONLY = "Connection is readonly"
 REJECTED = "State update rejected"
 DEPTH = 128
 """How deep a client's values may be nested. What can be read here must be writable elsewhere, on any stack."""
-TOO_DEEP = f"It is nested deeper than {DEPTH} levels."
+TOO_DEEP = f"The message is nested deeper than {DEPTH} levels."
 BEGINNINGS = ("{", " ", "\n", "\r", "\t")
 """What JSON that holds an object may begin with."""
 HALVES = re.compile("[\ud800-\udfff]")

@@ -167,7 +167,7 @@ class Reader:
 def _told(block: bytes) -> Told:
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
     if b"event" not in fields or b"data" not in fields:
-        raise ValueError(f"{block[:80]!r} is no event")
+        raise ValueError(f"expected a server-sent event, got {block[:80]!r}")
     if frames.is_deep(fields[b"data"]):
         raise ValueError(f"an event is nested deeper than {frames.DEPTH} levels")
     kind = cast("Kind", fields[b"event"].decode())

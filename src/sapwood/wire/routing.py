@@ -75,13 +75,16 @@ def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
     root, *below = address.segments
     if quote(root.name, safe=AS_IS) != root.name or _is_dots(root.name):
         raise UsageError(
-            f"A root named {root.name!r} has no URL: the name of a root is taken from a URL as it stands there, and "
-            "this one cannot stand there. Give what clients connect to a name of letters, digits, '-', '_', '.', '~'."
+            f"The root name {root.name!r} cannot be part of a URL. Name roots that clients connect to with "
+            "letters, digits, '-', '_', '.' and '~'."
         )
     parts = [f"/{prefix}" if prefix else "", f"/{quote(kebab(root.type))}/{root.name}"]
     for step in below:
         if step.name in (".", ".."):
-            raise UsageError(f"A sub-agent named {step.name!r} has no URL: clients resolve it away.")
+            raise UsageError(
+                f"A sub-agent named {step.name!r} has no URL: clients resolve that path segment away. Choose "
+                "another name."
+            )
         parts.append(f"/{SUB}/{quote(kebab(step.type))}/{quote(step.name, safe='')}")
     if rest:
         _check_rest(rest)
@@ -91,13 +94,13 @@ def path_to(address: Address, *, prefix: str, rest: str = "") -> str:
 def _check_rest(rest: str) -> None:
     path = rest.partition("?")[0]
     if not rest.startswith("/"):
-        raise UsageError(f"The rest of a path begins with a slash, and {rest!r} does not.")
+        raise UsageError(f"The rest of a path must begin with a slash, got {rest!r}.")
     if quote(rest, safe=f"{AS_IS}/?") != rest:
-        raise UsageError(f"{rest!r} cannot stand in a URL as it is: encode it with urllib.parse.quote().")
+        raise UsageError(f"{rest!r} is not valid in a URL. Encode it with urllib.parse.quote().")
     if any(_is_dots(segment) for segment in path.split("/")):
-        raise UsageError(f"{rest!r} would lead elsewhere: clients resolve '.' and '..' away.")
+        raise UsageError(f"{rest!r} contains '.' or '..', which clients resolve away. Remove it.")
     if parse_hop(path, bool) is not None:
-        raise UsageError(f"{rest!r} leads to a sub-agent. Name it with sub=[(Class, name)].")
+        raise UsageError(f"{rest!r} is the path of a sub-agent. Pass sub=[(Class, name)] instead.")
 
 
 def _is_dots(segment: str) -> bool:

@@ -66,7 +66,9 @@ class Door:
             await refused(scope, receive, send)
             return
         if not hmac.compare_digest(given, self._token):
-            response: Response = JSONResponse({"error": "This needs the driver's token.", "code": "unauthorized"}, 401)
+            response: Response = JSONResponse(
+                {"error": "This request needs the driver's token.", "code": "unauthorized"}, 401
+            )
         else:
             response = await self._answered(self._read(request))
         await response(scope, receive, send)
@@ -86,7 +88,7 @@ class Door:
     async def _read(self, request: Request) -> Response:
         what = request.url.path.rpartition("/")[2]
         if request.method != "POST" or what not in ("step", "stop", "look"):
-            return JSONResponse({"error": f"A worker cannot ask for {what!r}."}, 404)
+            return JSONResponse({"error": f"Unknown worker request {what!r}."}, 404)
         asked = msgspec.convert(await request.json(), Asked)
         root, node = Address.parse(asked.address).root, self._driver.node
         if node.far is None or node.owns(root):
@@ -107,7 +109,7 @@ class Door:
         try:
             return await answer
         except (ValueError, msgspec.ValidationError) as error:
-            return _refused(InvalidArguments(f"This is not what workers ask: {error}"))
+            return _refused(InvalidArguments(f"Malformed worker request: {error}"))
         except SapwoodError as error:
             return _refused(error)
 
@@ -139,7 +141,7 @@ class Door:
             if key in driver.paces:
                 continue
             if (left := until - asyncio.get_running_loop().time()) <= 0:
-                raise Unavailable(f"{address} does not go on with {id!r} yet.")
+                raise Unavailable(f"{address} has not resumed {id!r} yet.")
             changed: Future[None] = asyncio.get_running_loop().create_future()
             driver.changed.add(changed)
             await asyncio.wait({changed}, timeout=min(left, 1.0))
@@ -187,9 +189,9 @@ class Door:
     async def _reach(self, address: Address) -> Actor:
         node = self._driver.node
         if not await node.exists(address.root):
-            raise NotFound(f"There is no {address.root}.", path=address.segments)
+            raise NotFound(f"{address.root} does not exist.", path=address.segments)
         if not (await node.brought(address)).has(address):
-            raise NotFound(f"There is no {address}.", path=address.segments)
+            raise NotFound(f"{address} does not exist.", path=address.segments)
         try:
             return await node.reach(address, None, None)
         except (Aborted, Quarantined, Unavailable):
@@ -198,7 +200,7 @@ class Door:
             if isinstance(error, NotFound) and not (await node.brought(address)).has(address):
                 raise
             # What its code says is for nobody outside: it would be kept in histories.
-            raise Unavailable(f"{address} cannot be reached now: {type(error).__name__}.") from None
+            raise Unavailable(f"{address} is unavailable: {type(error).__name__}.") from None
 
 
 class _Waiting:
@@ -251,5 +253,7 @@ async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
 
 
 def _refused(error: SapwoodError) -> Response:
-    text = "It was aborted." if isinstance(error, Aborted) else str(error)  # not why: it would be kept in histories
+    text = (
+        ("The work was cancelled.") if isinstance(error, Aborted) else str(error)
+    )  # not why: it would be kept in histories
     return JSONResponse({"error": text, "code": error.code}, status_of(error))

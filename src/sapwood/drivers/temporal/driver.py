@@ -65,9 +65,14 @@ class TemporalDriver:
         try:
             import temporalio.client as _  # noqa: F401 - say now what would fail later
         except ImportError as error:
-            raise UsageError("TemporalDriver needs Temporal's client: pip install 'sapwood[temporal]'.") from error
+            raise UsageError(
+                "TemporalDriver needs the Temporal client. Install it with: pip install 'sapwood[temporal]'."
+            ) from error
         if not token:
-            raise UsageError("TemporalDriver(token=…) is the secret that the app and its workers share. Give it one.")
+            raise UsageError(
+                "TemporalDriver(token=…) must not be empty: it is the secret that the app and its workers share. "
+                "Pass one."
+            )
         self.target = target
         self.namespace = namespace
         self.queue = queue
@@ -98,7 +103,7 @@ class TemporalDriver:
     async def start(self, node: Node) -> None:
         """Begin to drive what the agents of this node do."""
         if self._node is not None:
-            raise UsageError("This TemporalDriver drives another app, which runs. Give each app one of its own.")
+            raise UsageError("This TemporalDriver is already used by another running app. Create one per app.")
         self._client = await self.connect(lazy=True)
         self._node = node
         node.shared(Driving).driver = self
@@ -249,7 +254,7 @@ class TemporalDriver:
                     return NOTHING
                 if not self._is_silent:
                     why = str(error).rstrip(".")
-                    log.warning("Temporal at %s does not do what it is asked: %s. Turns wait.", self.target, why)
+                    log.warning("request to Temporal at %s failed: %s. Turns wait and retry.", self.target, why)
                 self._is_silent, self._is_prepared = True, False
             else:
                 if self._is_silent:
@@ -292,8 +297,8 @@ class TemporalDriver:
                     self._searchable = await are_known(client)  # perhaps somebody else has added them
                     if not self._searchable:
                         log.warning(
-                            "the search attributes %s cannot be added to the namespace %r (%s): workflows go without, "
-                            "until they are added and this app is started again",
+                            "search attributes %s could not be added to the namespace %r (%s): workflows run "
+                            "without them. Add them and restart the app.",
                             ", ".join(wanted),
                             self.namespace,
                             error,

@@ -102,7 +102,7 @@ class TemporalPace:
         if self._prompting is not None:
             self._prompting.cancel()
         if self._answering is not None and not self._answering.done():
-            self._answering.set_exception(Unavailable("It was interrupted, and goes on later."))
+            self._answering.set_exception(Unavailable("The step was interrupted and resumes later."))
             self._answering.exception()  # perhaps nobody waits for it
         self._answering = None
 
@@ -119,8 +119,8 @@ class TemporalPace:
                 state = await self._driver.state(self._part, self._since)
                 check(state)
                 log.warning(
-                    "nobody has asked for the next step of %s %s for %.0f s. Does a worker run for the queue %r, and "
-                    "does it reach this server, with its token? (sapwood temporal worker)",
+                    "no worker has requested the next step of %s %s for %.0f s. Check that a worker runs for the "
+                    "queue %r and reaches this server with its token (sapwood temporal worker).",
                     *self.key,
                     waited,
                     self._driver.queue,
@@ -145,4 +145,4 @@ class TemporalPace:
 def check(state: str | None) -> None:
     """Raise if somebody has ended a workflow that had not come to its end."""
     if state in ENDED:
-        raise Refused(f"Its workflow was ended in Temporal: {state.lower().replace('_', ' ')}.")
+        raise Refused(f"The workflow was closed in Temporal: {state.lower().replace('_', ' ')}.")

@@ -108,19 +108,19 @@ class Door:
                 self._heard(error)
                 raise _silent(f"The server does not answer: {type(error).__name__}") from None
         if answer is None:
-            raise _silent("The server ended before it had answered.")
+            raise _silent("The server closed the connection before it answered.")
         return answer
 
     def _heard(self, error: Exception | None) -> None:
         """Log that the server does not answer any more, or does again."""
         if error is not None and not self._is_silent:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
-            log.warning("the server at %s does not answer (%s); it is asked again until it does", self._url, why)
+            log.warning("server at %s does not answer (%s), retrying", self._url, why)
         elif error is None and self._is_silent:
             log.warning("the server at %s answers again", self._url)
         self._is_silent = error is not None
         if error is not None and self._find is not None and (now := self._find()) != self._url:
-            log.warning("the server is at %s now", now)
+            log.warning("server moved to %s", now)
             self._url, self._http.base_url = now, _door_of(now)
 
     async def close(self) -> None:
@@ -156,13 +156,17 @@ def refusal(response: httpx2.Response) -> ApplicationError:
     said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     code, text = str(said.get("code") or response.status_code), str(said.get("error") or response.reason_phrase)
     if code in FINAL:
-        log.warning("%s That is final. Does another server use this queue of Temporal's?", text)
+        log.warning("step refused permanently: %s Check that no other server uses this Temporal queue.", text)
         return ApplicationError(text, type=code, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
     if response.status_code in UNKNOWN:
-        log.error("the server refuses the worker's token (%s): start both with the same one", response.url)
+        log.error(
+            "server refused the worker's token url=%s. Start the server and the worker with the same token.",
+            response.url,
+        )
     elif response.status_code == GONE:
         log.error(
-            "there is no door for drivers at %s: is it the server of an App(driver=TemporalDriver(…))?", response.url
+            "no driver endpoint at %s. Check that the URL belongs to a server of an App(driver=TemporalDriver(…)).",
+            response.url,
         )
     # Somebody in between may refuse, too: that passes, and ends nothing.
     again = LATER if response.is_client_error else None
@@ -182,7 +186,7 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Cal
                 if str(error) != said:
                     where = f"{driver.target}, namespace {driver.namespace!r}"
                     why = str(error).rstrip(".")
-                    log.warning("Temporal at %s cannot be worked for yet: %s. It is tried until it can.", where, why)
+                    log.warning("connecting to Temporal at %s failed, retrying: %s", where, why)
                 said = str(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(until.wait(), wait)
@@ -203,7 +207,7 @@ async def _work(client: Client, driver: TemporalDriver, door: Door, until: async
         max_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
         default_heartbeat_throttle_interval=timedelta(seconds=driver.patience / 3),
     )
-    where = ("working for the queue %r of Temporal at %s", driver.queue, driver.target)
+    where = ("worker polls the queue %r of Temporal at %s", driver.queue, driver.target)
     saying = asyncio.get_running_loop().call_later(WELL, log.info, *where)
     try:
         async with worker:

@@ -56,7 +56,9 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: T
     urls = [server.strip() for server in servers.split(",")]
     for url in urls:
         if "://" in url and urlsplit(url).scheme not in SCHEMES:
-            raise UsageError(f"A NATS server is nats://host:4222, or tls, ws or wss, not {_without_user(url)!r}.")
+            raise UsageError(
+                f"The URL of a NATS server must be nats://host:4222, or use tls, ws or wss, got {_without_user(url)!r}."
+            )
     user, password = _user_of(urls)
     where = ", ".join(map(_without_user, urls))
 
@@ -67,10 +69,10 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: T
         nonlocal last
         text, now = reason_of(error), asyncio.get_running_loop().time()
         if is_new and REFUSED in text.lower():
-            refused = f"refuse the user {user!r}: is the password right?" if user else "want a user and a password."
+            refused = f"refused the user {user!r}. Check the password." if user else "need a user and a password."
             raise UsageError(f"The NATS servers at {where} {refused}")
         if DENIED in text.lower():
-            connection.denied = f"NATS does not let the user {user or ''!r} do this: {text.removeprefix('nats: ')}."
+            connection.denied = f"NATS denied this to the user {user or ''!r}: {text.removeprefix('nats: ')}."
         last = text
         if now - told.get(text, -inf) > TELL_AGAIN:  # it is tried again twenty times a second
             told[text] = now
@@ -136,7 +138,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         return "connection refused"
     said = getattr(error, "description", None) or str(error)
-    return said or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+    return said or ("timeout" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def is_full(code: int, description: str) -> bool:
@@ -147,7 +149,9 @@ def is_full(code: int, description: str) -> bool:
 def check_allowed(connection: Any) -> None:
     """Raise `UsageError` if its user may not do what a node has to: the servers do not answer then."""
     if connection.denied is not None:
-        raise UsageError(f"{connection.denied} A node needs a user that may write: 'node' in deploy/nats/server.conf.")
+        raise UsageError(
+            f"{connection.denied} A node needs a user with write access: 'node' in deploy/nats/server.conf."
+        )
 
 
 async def answers(connection: Any) -> bool:

@@ -83,7 +83,7 @@ async def _room(connection: Any) -> int:
         answer = await connection.request("$JS.API.INFO", b"", timeout=10)
         room = msgspec.json.decode(answer.data).get("limits", {}).get("storage_max_stream_bytes", -1)
     except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
-        log.warning("how much a stream may hold is not known: %s", error)
+        log.warning("the size limit of a stream is unknown: %s", error)
         return -1
     return room if room > 0 else -1
 
@@ -100,7 +100,7 @@ async def _widen(streams: Any, found: Any, room: int) -> None:
     try:
         await streams.update_stream(config)
     except (nats.errors.Error, TimeoutError) as error:
-        log.warning("the stream %s still may hold %d bytes, and not %d: %s", config.name, has, room, error)
+        log.warning("stream %s keeps its limit of %d bytes instead of %d: %s", config.name, has, room, error)
 
 
 class _Trouble:
@@ -144,8 +144,8 @@ def _hint(error: Exception) -> str:
     if getattr(error, "err_code", None) == TOO_MANY_STREAMS:
         return "Each cluster has 9 streams: raise max_streams in the configuration of the servers."
     return (
-        "Each cluster at these servers reserves 8 x NATS_STREAM_SIZE of NATS_STORE_SIZE: raise the second, or lower "
-        "the first before a cluster is founded."
+        "Each cluster on these servers reserves 8 x NATS_STREAM_SIZE of NATS_STORE_SIZE: raise NATS_STORE_SIZE, "
+        "or lower NATS_STREAM_SIZE before a cluster is created."
     )
 
 
@@ -163,7 +163,7 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
             pass
         except (nats.errors.Error, TimeoutError) as error:
             if asyncio.get_running_loop().time() > end:
-                raise Unavailable(f"The stream {config.name!r} cannot be looked at: {error}") from None
+                raise Unavailable(f"The stream {config.name!r} cannot be inspected: {error}") from None
             if isinstance(error, TimeoutError):
                 await trouble.leave()
             await asyncio.sleep(0.2)
@@ -179,7 +179,7 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
                     if is_room(error)
                     else f"A cluster needs {config.num_replicas} NATS servers with JetStream, 2.15 or newer."
                 )
-                raise UsageError(f"The stream {config.name!r} cannot be made: {reason_of(error)}. {hint}") from None
+                raise UsageError(f"The stream {config.name!r} cannot be created: {reason_of(error)}. {hint}") from None
             await asyncio.sleep(0.2)
 
 
@@ -201,5 +201,5 @@ async def said_first(connection: Any, stream: str, subject: str, wished: bytes, 
         except (nats.errors.Error, TimeoutError) as error:  # a stream that was just made has nobody to lead it yet
             check_allowed(connection)
             if asyncio.get_running_loop().time() > end:
-                raise Unavailable(f"Nobody could be told what the cluster is to be like: {error}") from None
+                raise Unavailable(f"The configuration of the cluster could not be stored: {error}") from None
             await asyncio.sleep(0.2)

@@ -161,7 +161,7 @@ async def look(
         troubles=[],
     )
     silent = [
-        f"Nothing answers at {url}: what its server holds was not compared." for url, said in told.items() if not said
+        f"No answer from {url}: the data of its server was not compared." for url, said in told.items() if not said
     ]
     return msgspec.structs.replace(seen, troubles=[*_troubles(seen), *silent])
 
@@ -173,7 +173,7 @@ async def names_of(connection: Any, cluster: str) -> Names:
     is_there = info.get("error", {}).get("err_code") != NO_STREAM
     setup = await last_of(connection, first.members, [first.setup]) if is_there else []
     if not setup:
-        raise UsageError(f"There is no cluster {cluster!r} at these servers (yet): no node has started.")
+        raise UsageError(f"The cluster {cluster!r} does not exist on these servers: no node has started yet.")
     return Names(cluster, msgspec.json.decode(setup[0].data, type=Layout))
 
 
@@ -324,18 +324,21 @@ async def _newest_segment(archive: Archive, stream: int, last: int) -> Segment |
 def _troubles(seen: Seen) -> Iterable[str]:
     for node in seen.nodes:
         if not node.is_alive and node.shards:
-            yield f"Node {node.name} was last heard of {node.renewed:.0f} seconds ago, and nobody took its shards yet."
+            yield (
+                f"Node {node.name} renewed its lease {node.renewed:.0f} seconds ago, and no other node has taken "
+                "its shards yet."
+            )
     if not any(node.is_alive for node in seen.nodes):
-        yield "No node is alive: nobody runs the agents."
+        yield "No node is alive: the agents do not run."
     elif seen.unowned:
         yield f"{seen.unowned} shards have no owner: their agents do not answer."
     yield from _lacking_room(seen)
     for stream in seen.streams:
         if not stream.copies or not stream.copies[0].server:
-            yield f"Stream {stream.name} has no leader: nothing of it can be written."
+            yield f"Stream {stream.name} has no leader: it accepts no writes."
         elif len(stream.copies) < seen.layout.replicas:
             yield (
-                f"Stream {stream.name} has {len(stream.copies)} of {seen.layout.replicas} copies: a repair was "
+                f"Stream {stream.name} has {len(stream.copies)} of {seen.layout.replicas} replicas: a repair was "
                 "interrupted. Run `sapwood cluster verify --repair`."
             )
         for copy in stream.copies:
@@ -345,34 +348,34 @@ def _troubles(seen: Seen) -> Iterable[str]:
                 yield f"Stream {stream.name}: server {copy.server} is {copy.behind} entries behind."
         if (stream.archived or 0) > stream.last and stream.copies:
             yield (
-                f"Stream {stream.name} ends at {stream.last}, and the archive has them up to {stream.archived}: "
-                "another cluster writes to the archive, or the stream was made anew. Nothing of it is copied now."
+                f"Stream {stream.name} ends at {stream.last}, but the archive has messages up to "
+                f"{stream.archived}: another cluster writes to the archive, or the stream was created again. The "
+                "stream is not being archived."
             )
         if (stream.late or 0.0) > LATE:
             yield f"Stream {stream.name}: the archive is {stream.late:.0f} seconds behind."
         for copy in differing(stream):
             yield (
-                f"Stream {stream.name}: server {copy.server} holds {copy.messages} messages, "
-                f"{copy.first} to {copy.last}, and the others do not. "
-                "Its disk may be damaged: run `sapwood cluster verify`."
+                f"Stream {stream.name}: server {copy.server} holds {copy.messages} messages, {copy.first} to "
+                f"{copy.last}, unlike the others. Its disk may be damaged: run `sapwood cluster verify`."
             )
 
 
 def _lacking_room(seen: Seen) -> Iterable[str]:
     for node in seen.nodes:
         if node.is_refused:
-            yield f"Node {node.name} cannot store what its agents write: the log is full."
+            yield f"Node {node.name} cannot store the writes of its agents: the log is full."
     for server in seen.servers:
         if server.used > NEARLY * server.room:
             yield (
-                f"Server {server.name} has taken {server.used / server.room:.0%} of its room. Once it is full it leads "
-                "nothing any more, and nodes cannot renew their leases."
+                f"Server {server.name} uses {server.used / server.room:.0%} of its storage. When it is full, it "
+                "leads no stream, and nodes cannot renew their leases."
             )
     for stream in seen.streams:
         if stream.room is not None and stream.bytes > NEARLY * stream.room:
             yield (
-                f"Stream {stream.name} has taken {stream.bytes / stream.room:.0%} of its room. Once it is full, what "
-                "agents write is refused."
+                f"Stream {stream.name} uses {stream.bytes / stream.room:.0%} of its limit. When it is full, "
+                "writes of agents are refused."
             )
 
 
@@ -383,7 +386,9 @@ async def ask(connection: Any, stream: str) -> dict[str, Any]:
         if "error" not in info:
             return info
         if not tries_left:
-            raise Unavailable(f"NATS does not tell about the stream {stream}: {info['error'].get('description')}")
+            raise Unavailable(
+                f"NATS returned no information about the stream {stream}: {info['error'].get('description')}"
+            )
         await asyncio.sleep(PAUSE)
     raise AssertionError
 
@@ -429,11 +434,11 @@ async def _last_of(connection: Any, stream: str, question: bytes) -> list[Any]:
             if status in ("204", "404"):  # that was all; there is none
                 return found
             if status is not None:
-                said = message.headers.get("Description") or "there is no such stream, or nobody leads it."
-                raise Unavailable(f"NATS does not tell what {stream} holds: {said}")
+                said = message.headers.get("Description") or "the stream does not exist or has no leader."
+                raise Unavailable(f"NATS did not list the contents of {stream}: {said}")
             found.append(message)
     except (nats.errors.Error, TimeoutError) as error:
-        raise Unavailable(f"NATS does not tell what {stream} holds: {error or type(error).__name__}") from None
+        raise Unavailable(f"NATS did not list the contents of {stream}: {error or type(error).__name__}") from None
     finally:
         await answers.unsubscribe()
 

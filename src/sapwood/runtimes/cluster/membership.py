@@ -66,10 +66,10 @@ class Membership:
         if before is not None and before.state != "left":
             if await self._ground.is_heard(node) and await self._is_renewed(before):
                 raise UsageError(
-                    f"A node named {node!r} runs already in this cluster. Give this one another name, with "
-                    "SAPWOOD_NODE or --node, or none: then it gives itself one."
+                    f"A node named {node!r} is already running in this cluster. Choose another name with "
+                    "SAPWOOD_NODE or --node, or pass none to generate one."
                 )
-            log.info("There was a node %r before; what it owned is taken when its lease is over.", before.node)
+            log.info("a node %r existed before; its shards are taken when its lease expires", before.node)
 
     async def _is_renewed(self, before: NodeLease) -> bool:
         """Return whether somebody renews this lease of our name; one that is about to leave is waited for."""
@@ -113,7 +113,7 @@ class Membership:
                 async with asyncio.timeout(self._renewal):
                     goes_on = await self._renew()
             except (Unavailable, TimeoutError) as error:
-                log.warning("The lease was not renewed: %s", str(error) or "no answer in time")
+                log.warning("renewing the lease failed: %s", str(error) or "timeout")
                 self._lookers = lookers + self._lookers
                 failing = begun if failing is None else failing
                 if await self._is_worth_leaving(self._now() - failing):
@@ -162,7 +162,7 @@ class Membership:
             self._place, last = await self._ground.last_lease(lease.node)
             if last is None or last.life == lease.life or beat == 1:
                 return await self._renew()
-            log.error("Another process is the node %r now; this one stops answering.", lease.node)
+            log.error("another process is the node %r now, this one stops answering", lease.node)
             self.lease.end()
             self.state = "left"
             self.is_displaced = True

@@ -116,10 +116,10 @@ class _Trying:
         """Return when to try again; `Unavailable` if it has been tried for long enough."""
         passed = self.passed
         if passed > self._patience:
-            raise Unavailable(f"The log did not take {self._what} within {self._patience:.0f} seconds: {why}")
+            raise Unavailable(f"The log did not accept {self._what} within {self._patience:.0f} seconds: {why}")
         if passed > COMPLAIN and not self._complained:
             self._complained = True
-            log.warning("the log has not taken %s for %.0f seconds, and is tried again: %s", self._what, passed, why)
+            log.warning("log has not accepted %s for %.0f seconds, retrying: %s", self._what, passed, why)
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 1.5, AGAIN_AT_MOST)
 
@@ -181,8 +181,8 @@ class NatsLog:
 
     def _said_full(self, stream: int, why: str) -> str:
         return (
-            f"The log is full: its stream {self._names.stream(stream)} takes no more ({why}). What was written is not "
-            "kept. Give the stream, and the NATS servers, more room."
+            f"The log is full: its stream {self._names.stream(stream)} accepts no more writes ({why}). The write "
+            "is not stored. Increase the limits of the stream and of the NATS servers."
         )
 
     def _full_lately(self) -> bool:
@@ -277,7 +277,7 @@ class NatsLog:
         subject = names.alarm(shard, entry.tree) if entry.is_alarm else names.tree(shard, entry.tree)
         message = await self._last_message(self.stream_of(shard), subject)
         if message is None or f"{ID}: {entry.id}\r".encode() not in message.hdrs:
-            raise Unavailable("The log has stored what it was sent, and more: somebody else owns the tree now.")
+            raise Unavailable("The log has stored this write and others after it: another node owns the tree now.")
         return message.seq
 
     async def _last(self, stream: int, subject: str) -> int:
@@ -312,7 +312,7 @@ class NatsLog:
 
     async def read(self, shard: int, tree: str, after: int = 0) -> list[Record]:
         stream, subject = self.stream_of(shard), self._names.tree(shard, tree)
-        trying = _Trying(f"a question for tree {tree}", READING)
+        trying = _Trying(f"a query for tree {tree}", READING)
         records: list[Record] = []
         behind_since, seen = 0.0, 0
         while True:
@@ -330,7 +330,7 @@ class NatsLog:
                 behind_since, seen = 0.0, 0  # it is written to, and goes on
             behind_since, seen = behind_since or time.monotonic(), seen + 1
             if seen > SIGHTINGS and time.monotonic() > behind_since + BEHIND:
-                raise Differ(f"A replica of {self._names.stream(stream)} does not have what its leader has.")
+                raise Differ(f"A replica of {self._names.stream(stream)} lacks messages of its leader.")
             await trying.again("the replica that answered is behind its leader")
 
     async def _get(
@@ -384,7 +384,7 @@ class NatsLog:
 
     async def _lines(self, stream: int, subject: str) -> list[tuple[str, int, bytes]]:
         """Return the messages of subjects that have one each, as the leader has them or a replica that is as far."""
-        trying = _Trying("a question for alarms", READING)
+        trying = _Trying("a query for alarms", READING)
         while True:
             # Anew each time: whoever had the shard before may still remove empty lines.
             counted = await self._subjects(stream, subject)
@@ -480,5 +480,5 @@ class NatsLog:
             try:
                 await self._purge(stream, subject, place)
             except Unavailable as error:
-                log.warning("empty lines of the index of alarms stay: %s", error)
+                log.warning("deleting empty rows of the alarm index failed: %s", error)
                 return

@@ -286,7 +286,9 @@ class NatsOwners:
         try:
             await self._connection.publish(self._names.news, msgspec.msgpack.encode(news))
         except nats.errors.Error as error:
-            log.warning("The others were not told of %d shards, they will see by themselves: %s", len(stored), error)
+            log.warning(
+                "announcing %d shards to other nodes failed, they will notice by themselves: %s", len(stored), error
+            )
 
     async def _write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
         """Store owners of one stream, in one batch; without those that others wrote, if there are any."""
@@ -334,7 +336,7 @@ class NatsOwners:
                     raise
                 if refusal.code == WRONG_SEQUENCE or now > end:
                     raise
-                log.debug("Owners are sent again: %s", refusal)
+                log.debug("sending owners again: %s", refusal)
             except Unavailable:
                 is_unknown = True
                 if asyncio.get_running_loop().time() > end:
@@ -351,7 +353,7 @@ class NatsOwners:
             if shard in last and last[shard].owner == owners[shard].owner
         }
         if not places:
-            raise _Refused(WRONG_SEQUENCE, "Others were first.")
+            raise _Refused(WRONG_SEQUENCE, "Another node was first.")
         return places
 
     async def _read_until(self, shards: Iterable[int]) -> dict[int, Held]:
@@ -415,7 +417,7 @@ class NatsOwners:
             try:
                 agreed = await asked(question.node, question.shards, question.question, question.trees)
             except Unavailable as error:  # it asks again
-                log.info("A question of %s is not answered now: %s", question.node, error)
+                log.info("query for %s failed: %s", question.node, error)
                 agreed = False
             with contextlib.suppress(nats.errors.Error):  # the connection went meanwhile
                 await message.respond(b"yes" if agreed else b"no")
@@ -439,7 +441,7 @@ class NatsOwners:
         return await answers(self._connection)
 
     async def go_elsewhere(self) -> None:
-        log.warning("The lease cannot be renewed at this NATS server; another one is asked.")
+        log.warning("renewing the lease at this NATS server failed, trying another server")
         await go_elsewhere(self._connection)
 
     async def close(self) -> None:
@@ -483,7 +485,7 @@ class NatsOwners:
                 for subject, data, headers in marked[1:-1]:
                     await self._connection.publish(subject, data, headers=headers)
             except (nats.errors.Error, OSError) as error:
-                raise Unavailable(f"NATS does not take a batch: {error}") from None
+                raise Unavailable(f"NATS refused a batch: {error}") from None
         subject, data, headers = marked[-1]
         return (await self._publish(subject, data, headers))["seq"]
 

@@ -152,15 +152,15 @@ async def check_archive(connection: Any, names: Names, archive: Archive, timings
     found = await setup_of(archive)
     if found is not None and found != mine:
         raise UsageError(
-            f"The archive is that of the cluster {found.cluster!r} with {found.layout.streams} streams, and this is "
-            f"{names.cluster!r} with {names.layout.streams}. Each has to have one of its own."
+            f"The archive belongs to the cluster {found.cluster!r} with {found.layout.streams} streams, but this "
+            f"is {names.cluster!r} with {names.layout.streams}. Each cluster needs its own archive."
         )
     for stream in range(names.layout.streams * names.layout.cells):
         if (await position(connection, names.stream(stream))).last == 0:
             async for _ in archive.keys(f"{segment_key(stream, 0).rpartition('/')[0]}/"):
                 raise UsageError(
-                    f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has lost "
-                    "its data. Begin with what the archive has: `sapwood cluster restore`."
+                    f"The stream {names.stream(stream)!r} is empty, but the archive has messages of it: NATS has "
+                    "lost its data. Rebuild the cluster from the archive: `sapwood cluster restore`."
                 )
     await _claim(connection, names, archive, timings)
 
@@ -170,14 +170,14 @@ def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:
         return
     url = url_of(archive)
     which = (
-        f"The cluster {names.cluster!r} has the archive {own.url}, and {url} is another one."
+        f"The cluster {names.cluster!r} uses the archive {own.url}, got {url}."
         if url != own.url
-        else f"What is at {url} now is not the archive of the cluster {names.cluster!r}, which was there: it was "
-        "emptied, or it is a folder of this machine alone."
+        else f"The archive at {url} is no longer that of the cluster {names.cluster!r}: it was emptied, or it is a "
+        "folder of this machine only."
     )
     raise UsageError(
-        f"{which} All nodes and commands have to be given the same one, with SAPWOOD_ARCHIVE or --archive. An archive "
-        f"may be moved only as a whole, with the object {ID!r} in it."
+        f"{which} All nodes and commands must use the same archive, with SAPWOOD_ARCHIVE or --archive. Move an "
+        f"archive only as a whole, with its object {ID!r}."
     )
 
 

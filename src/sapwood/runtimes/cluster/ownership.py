@@ -155,7 +155,7 @@ class Ownership:
                     if node:
                         return node
                     if self._membership.state == "left":
-                        raise Unavailable("The app is not running: this node takes part in its cluster no more.")
+                        raise Unavailable("The app is not running: this node has left its cluster.")
                     await self._news()
         except TimeoutError:
             raise Unavailable("No node runs this tree now.") from None
@@ -218,7 +218,7 @@ class Ownership:
 
     def fenced(self, shards: Collection[int]) -> None:
         """The log refused what we wrote, or did not answer: drop these; own anew what is still ours."""
-        log.warning("%d shards are dropped: they have another owner, or the log did not answer.", len(shards))
+        log.warning("dropped %d shards: another owner, or no answer from the log", len(shards))
         self._doubted.update(shards)
         self._drop(shards)
         self._wake.set()
@@ -305,7 +305,7 @@ class Ownership:
             self._lease.end()
             self._drop(list(self._mine))
             await self._stop()
-            raise Unavailable("The cluster could not be joined: its streams do not answer.") from None
+            raise Unavailable("The node could not join the cluster: its streams do not answer.") from None
 
     async def begin(self) -> None:
         """Find out who had our name before, before anything is heard by it; `UsageError` if that one still lives."""
@@ -319,7 +319,7 @@ class Ownership:
                 if asyncio.get_running_loop().time() > end:
                     self._membership.state = "left"
                     raise
-                log.info("The cluster's streams do not answer yet: %s", error)
+                log.info("streams of the cluster do not answer yet: %s", error)
                 await asyncio.sleep(0.5)
 
     async def leave(self, patience: float = PATIENCE) -> None:
@@ -341,8 +341,8 @@ class Ownership:
                 await self._membership.look()
         except TimeoutError:
             log.warning(
-                "%d shards were not handed over in %.0f seconds: the cluster does not answer, or its log is full. "
-                "Others take them when the lease is over.",
+                "%d shards not handed over within %.0f seconds: the cluster does not answer, or its log is full. "
+                "Other nodes take them when the lease expires.",
                 sum(1 for held in self._known.values() if held.owner.node and held.owner.life == self.life),
                 patience,
             )
@@ -373,9 +373,9 @@ class Ownership:
             except Unavailable as error:
                 if self._now() >= self._tell_again:  # it is tried four times a second
                     self._tell_again = self._now() + TELL_AGAIN
-                    log.warning("The cluster's streams do not answer: %s", error)
+                    log.warning("streams of the cluster do not answer: %s", error)
             except Exception:
-                log.exception("Ownership stumbled and goes on.")
+                log.exception("ownership loop failed, continuing")
             await asyncio.sleep(0.25)
 
     def _start(self, act: Coroutine[Any, Any, None]) -> None:
@@ -387,9 +387,9 @@ class Ownership:
         self._acts.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Unavailable):
-            log.warning("Shards were not moved yet: %s", error)
+            log.warning("moving shards failed, retrying: %s", error)
         elif error is not None:
-            log.error("Shards were not moved.", exc_info=error)
+            log.error("moving shards failed", exc_info=error)
         self._wake.set()
 
     # What is known of owners.
@@ -419,7 +419,7 @@ class Ownership:
                     lost.append(shard)
         self._nodes.watch(lives)
         if lost:
-            log.warning("Lost: others took %d shards.", len(lost))
+            log.warning("lost %d shards to other nodes", len(lost))
             self._drop(lost)
         self._tell_waiting()
 
@@ -576,9 +576,9 @@ class Ownership:
                 await self._holder.gained(shards)
                 break
             except Unavailable as error:
-                log.warning("%d shards cannot be run yet: %s", len(shards), error)
+                log.warning("starting %d shards failed, retrying: %s", len(shards), error)
             except Exception:
-                log.exception("%d shards cannot be run yet.", len(shards))
+                log.exception("starting %d shards failed, retrying", len(shards))
             await asyncio.sleep(1)
             shards = {shard: well for shard, well in shards.items() if self._mine.get(shard) == epochs[shard]}
         lost = [shard for shard in shards if self._mine.get(shard) != epochs[shard]]
@@ -669,7 +669,7 @@ class Ownership:
         try:
             await self._holder.let_go(list(shards))
         except Exception:
-            log.exception("%d shards were not let go of well.", len(shards))
+            log.exception("releasing %d shards failed", len(shards))
             ended_well = False
         # Nothing is written under it any more. Whoever is to have it may be faster than the answer we wait for.
         let_go = {shard: self._mine.pop(shard) for shard in shards if shard in self._mine}
@@ -683,13 +683,13 @@ class Ownership:
                     stored = await self._ground.write(releases)
             except Full as error:
                 if self._membership.state == "here":
-                    log.warning("%d shards stay here: %s", len(releases), error)
+                    log.warning("keeping %d shards: %s", len(releases), error)
                     self._mine.update(let_go)
                     await self._gain(dict.fromkeys(let_go, ended_well))
                     return
                 await asyncio.sleep(1)
             except Unavailable as error:  # if it was stored nevertheless, it is refused the next time
-                log.warning("%d shards are not released yet: %s", len(releases), error)
+                log.warning("releasing %d shards failed, retrying: %s", len(releases), error)
                 await asyncio.sleep(1)
             else:
                 self._learn(stored)

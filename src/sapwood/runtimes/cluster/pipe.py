@@ -167,7 +167,7 @@ class Pipe(asyncio.Transport):
             self._say(TAKEN, max(number, self._taken))
         elif kind == BYE:
             if number > self._taken:
-                log.warning("a connection to another node ended, and something that it said last is missing")
+                log.warning("connection to another node closed, its last data is missing")
             self._end(None, silent=True)
 
     def nobody(self, number: int) -> None:

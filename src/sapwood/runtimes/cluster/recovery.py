@@ -204,8 +204,8 @@ async def restore_everything(connection: Any, names: Names, archive: Archive, un
         there = await position(connection, names.stream(stream))
         if there.last >= there.first > 0:
             raise UsageError(
-                f"The stream {names.stream(stream)!r} is not empty. Restoring is for a cluster that has lost its log: "
-                "empty the folders of all NATS servers first, or delete its streams."
+                f"The stream {names.stream(stream)!r} is not empty. Restore is for a cluster that has lost its "
+                "log: empty the folders of all NATS servers first, or delete its streams."
             )
     await claim_archive(connection, names, archive)
     await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
@@ -236,10 +236,10 @@ async def _restore_mark(archive: Archive, tree: str, key: str, result: Recovered
     assert marked is not None
     mark = marked[1]
     if mark.parked is None:
-        result.lost[tree] = f"{mark.root} began in the last seconds before the log was lost, and is lost."
+        result.lost[tree] = f"{mark.root} was created in the last seconds before the log was lost, and is lost."
         await archive.remove([key])
         return
-    result.lost[tree] = f"{mark.root} is as it was parked: it was written to in the last seconds before."
+    result.lost[tree] = f"{mark.root} is restored as it was parked: its last writes before the loss are missing."
     await archive.put(
         key.rsplit("-", 1)[0] + f"-{PARKED}", pack_mark(Mark(root=mark.root, at=mark.at, parked=mark.parked))
     )
@@ -371,7 +371,7 @@ class _Put:
         assert healed is not None
         whole = {record.sequence for record in healed.records}
         if healed.records[-1].sequence < lines[-1].sequence:
-            result.lost[tree] = f"Its messages after {healed.records[-1].sequence} follow none that was copied."
+            result.lost[tree] = f"Its messages after {healed.records[-1].sequence} do not follow any archived message."
         for line in lines:
             if line.sequence in whole:
                 await self.line(line)
@@ -424,7 +424,7 @@ class _Put:
             except (nats.errors.Error, TimeoutError, OSError) as error:
                 why = error
             await asyncio.sleep(0.5)
-        raise Unavailable(f"The log does not take what is restored: {why}")
+        raise Unavailable(f"The log refused the restored data: {why}")
 
 
 async def _begin_at(connection: Any, stream: str, sequence: int) -> None:
@@ -432,7 +432,7 @@ async def _begin_at(connection: Any, stream: str, sequence: int) -> None:
     await ask_leader(connection, "STREAM.PURGE", stream, {"seq": sequence})
     there = await position(connection, stream)
     if there.last + 1 < sequence:
-        raise Unavailable(f"The stream {stream!r} counts on from {there.last + 1}, and not from {sequence}.")
+        raise Unavailable(f"The stream {stream!r} continues at {there.last + 1}, expected {sequence}.")
 
 
 async def _index(archive: Archive, stream: int) -> list[Line]:

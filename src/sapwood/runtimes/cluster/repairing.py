@@ -40,7 +40,7 @@ async def refill(connection: Any, names: Names, archive: Archive, stream: int) -
     name, wanted = names.stream(stream), names.layout.replicas
     group = await _group(connection, name)
     if len(group.copies) < wanted or not all(group.copies.values()):
-        raise Unavailable(f"Not all copies of {name} are there. First have all servers run, then repair.")
+        raise Unavailable(f"Replicas of {name} are offline. Start all servers first, then repair.")
     await Shipper(connection, names, stream, archive).ship()
     try:
         await _scale(connection, name, 1)
@@ -61,7 +61,7 @@ async def give_copies(connection: Any, names: Names, stream: int) -> None:
         except Unavailable as error:
             if asyncio.get_running_loop().time() > end:
                 raise
-            log.warning("%s does not get its copies yet: %s", name, error)
+            log.warning("restoring the replicas of %s failed, retrying: %s", name, error)
             await asyncio.sleep(1)
     await _until(connection, name, wanted)
 
@@ -80,7 +80,7 @@ class _Group(msgspec.Struct):
 async def _group(connection: Any, name: str) -> _Group:
     group = (await ask(connection, name)).get("cluster") or {}
     if not group.get("leader"):
-        raise Unavailable(f"Nobody leads {name} now.")
+        raise Unavailable(f"The stream {name} has no leader now.")
     return _Group({group["leader"]: True, **{one["name"]: _is_well(one) for one in group.get("replicas") or ()}})
 
 
@@ -96,7 +96,7 @@ async def _info(connection: Any, name: str) -> Any:
     try:
         return await connection.jetstream(timeout=WAIT).stream_info(name)
     except (nats.errors.Error, TimeoutError) as error:
-        raise Unavailable(f"NATS does not tell about the stream {name}: {error}") from None
+        raise Unavailable(f"NATS returned no information about the stream {name}: {error}") from None
 
 
 async def _scale(connection: Any, name: str, replicas: int) -> None:
@@ -109,7 +109,7 @@ async def _scale(connection: Any, name: str, replicas: int) -> None:
     try:
         await connection.jetstream(timeout=WAIT).update_stream(info.config)
     except (nats.errors.Error, TimeoutError) as error:
-        raise Unavailable(f"The stream {name} was not given {replicas} copies: {error}") from None
+        raise Unavailable(f"The stream {name} did not get {replicas} replicas: {error}") from None
 
 
 async def _until(connection: Any, name: str, replicas: int) -> None:
@@ -127,7 +127,7 @@ async def _until(connection: Any, name: str, replicas: int) -> None:
                     why = str(error)
                 await asyncio.sleep(LOOK)
     except TimeoutError:
-        raise Unavailable(f"The copies of {name} are not there after {PATIENCE:.0f} seconds: {why}") from None
+        raise Unavailable(f"The replicas of {name} are not complete after {PATIENCE:.0f} seconds: {why}") from None
 
 
 async def ask_to_mend(connection: Any, names: Names, shard: int, root: str) -> bool:
@@ -157,7 +157,7 @@ async def answer_mending(connection: Any, names: Names, node: str, mend: Callabl
             await mend(message.data.decode())
             await message.respond(b"mended")
         except Exception as error:  # noqa: BLE001 - whoever asked is told; the tree is tried again when it is opened
-            log.warning("a tree could not be mended: %s", error)
+            log.warning("repairing a tree failed: %s", error)
             await message.respond(b"not mended")
 
     async def asked(message: Any) -> None:

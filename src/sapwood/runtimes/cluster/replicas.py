@@ -107,6 +107,6 @@ class NatsReplicas:
         stream = self._names.stream(self._names.layout.stream_of(shard))
         try:
             await ask_leader(self._connection, "STREAM.LEADER.STEPDOWN", stream, {})
-            log.warning("the leader of %s was asked to step down: it lacks messages that others have", stream)
+            log.warning("leader of %s was asked to step down: it lacks messages that others have", stream)
         except Unavailable as error:
-            log.warning("the leader of %s was not asked to step down: %s", stream, error)
+            log.warning("asking the leader of %s to step down failed: %s", stream, error)

@@ -159,7 +159,9 @@ class ClusterRuntime:
             self.release()
             if (error.name or "").partition(".")[0] not in PACKAGES:
                 raise
-            raise UsageError(f"A cluster needs {error.name}: pip install 'sapwood[cluster]'.") from None
+            raise UsageError(
+                f"A node of a cluster needs {error.name}. Install it with: pip install 'sapwood[cluster]'."
+            ) from None
         except BaseException:
             self.release()
             raise
@@ -189,7 +191,7 @@ class ClusterRuntime:
             except ArchiveRefused as error:
                 raise UsageError(str(error)) from None
             except Unavailable as error:
-                logging.getLogger(__name__).warning("whether the archive is this cluster's is not known yet: %s", error)
+                logging.getLogger(__name__).warning("checking the owner of the archive failed: %s", error)
             ground = NatsOwners(connection, names, name, timings=self._timings)
             owners = self._make_owners(
                 ground,
@@ -279,12 +281,13 @@ def hold(folder: Path, cluster: str, files: Files) -> FolderLock:
             before = mark.read_text()
             if before != cluster:
                 raise UsageError(
-                    f"The data folder {str(folder)!r} is of a node of the cluster {before!r}. Take another folder."
+                    f"The data folder {str(folder)!r} belongs to a node of the cluster {before!r}. Choose "
+                    "another folder."
                 )
         elif (folder / TREES).exists() and any((folder / TREES).iterdir()):
             raise UsageError(
-                f"The data folder {str(folder)!r} has trees of its own, and a node of a cluster has only copies in its "
-                "folder. Take another, and put these trees into the cluster with `sapwood restore`."
+                f"The data folder {str(folder)!r} has trees of its own, but the folder of a node holds only "
+                "copies. Choose another folder, and move these trees into the cluster with `sapwood restore`."
             )
         else:
             files.close(files.create(mark, cluster.encode()))

@@ -71,7 +71,7 @@ class ObjectArchive:
                     },
                 )
             else:
-                raise UsageError(f"An archive is s3://bucket/prefix or file:///folder, not {url!r}.")
+                raise UsageError(f"The archive must be s3://bucket/prefix or file:///folder, got {url!r}.")
         except (BaseError, ValueError, OSError) as error:
             raise UsageError(f"The archive {url!r} cannot be used: {_first_line(error)}") from None
 
@@ -159,11 +159,11 @@ class ObjectArchive:
             word in text for word in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "ExpiredToken")
         ):
             return ArchiveRefused(
-                f"The archive {self.url} refuses these credentials. Look at AWS_ACCESS_KEY_ID, "
-                f"AWS_SECRET_ACCESS_KEY and what they may do: {_first_line(error)}"
+                f"The archive {self.url} refused the credentials. Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY "
+                f"and their permissions: {_first_line(error)}"
             )
         if "NoSuchBucket" in text:
-            return ArchiveRefused(f"The archive {self.url} cannot be used: there is no such bucket.")
+            return ArchiveRefused(f"The archive {self.url} cannot be used: the bucket does not exist.")
         return Unavailable(f"The archive {self.url} does not answer: {_first_line(error)}")
 
 
@@ -171,7 +171,7 @@ def _speaks_plainly(environment: Mapping[str, str]) -> bool:
     """Return whether S3 may be spoken to without encryption: an endpoint says so itself."""
     endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT") or ""
     if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"AWS_ENDPOINT_URL is http://host:port or https://host, not {endpoint!r}.")
+        raise UsageError(f"AWS_ENDPOINT_URL must be http://host:port or https://host, got {endpoint!r}.")
     return endpoint.startswith("http://") or environment.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
 
 

@@ -90,7 +90,7 @@ def unpack_segment(data: bytes, key: str) -> Segment:
     """Return what was stored; `ChainBroken` if it was changed since."""
     digest, whole = data[:DIGEST], data[DIGEST:]
     if hashlib.blake2b(whole, digest_size=DIGEST).digest() != digest:
-        raise ChainBroken(f"The object {key!r} in the archive was changed since it was written.")
+        raise ChainBroken(f"The object {key!r} in the archive was changed after it was written.")
     try:
         return _segment(whole)
     except msgspec.DecodeError as error:
@@ -129,7 +129,7 @@ async def segments(archive: Archive, stream: int, *, after: int = 0) -> AsyncIte
         if segment is None:
             continue  # swept meanwhile
         if expected and segment.first != expected:
-            log.error("the second copy of stream %d lacks places %d to %d", stream, expected, segment.first - 1)
+            log.error("archive copy of stream %d lacks messages %d to %d", stream, expected, segment.first - 1)
         expected = segment.last + 1
         yield key, segment
 

@@ -87,7 +87,7 @@ async def read_batch(
         case "404":
             return lines, 0
         case status:
-            raise Unavailable(f"A replica of {stream} says {status} {end.headers.get('Description', '')}.")
+            raise Unavailable(f"A replica of {stream} answered {status} {end.headers.get('Description', '')}.")
 
 
 async def ask_leader(connection: Any, what: str, stream: str, question: Mapping[str, object]) -> dict[str, Any] | None:
@@ -97,13 +97,13 @@ async def ask_leader(connection: Any, what: str, stream: str, question: Mapping[
     try:
         reply = await connection.request(f"$JS.API.{what}.{stream}", msgspec.json.encode(question), timeout=ATTEMPT)
     except (nats.errors.Error, TimeoutError, OSError) as error:
-        raise Unavailable(f"Nobody leads {stream} now: {error or type(error).__name__}") from None
+        raise Unavailable(f"The stream {stream} has no leader now: {error or type(error).__name__}") from None
     answer: dict[str, Any] = msgspec.json.decode(reply.data)
     error = answer.get("error")
     if error is not None:
         if error.get("code") == 404:
             return None
-        raise Unavailable(f"The leader of {stream} says: {error.get('description')}")
+        raise Unavailable(f"The leader of {stream} answered: {error.get('description')}")
     return answer
 
 
@@ -121,7 +121,7 @@ async def position(connection: Any, stream: str) -> Position:
     """Return where a stream begins and ends, as its leader knows it."""
     answer = await ask_leader(connection, "STREAM.INFO", stream, {})
     if answer is None:
-        raise Unavailable(f"There is no stream {stream}.")
+        raise Unavailable(f"The stream {stream} does not exist.")
     return Position(answer["state"]["first_seq"], answer["state"]["last_seq"])
 
 
@@ -178,13 +178,13 @@ class Shipper:
                 self._complain(error)
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception:
-                log.exception("stream %d is not copied now", self._stream)
+                log.exception("archiving paused stream=%d", self._stream)
                 await asyncio.sleep(AGAIN_AFTER)
 
     def _complain(self, error: Unavailable) -> None:
         if time.monotonic() - self._complained > COMPLAIN_EVERY:
             self._complained = time.monotonic()
-            log.warning("stream %d is not copied now: %s", self._stream, error)
+            log.warning("archiving paused stream=%d: %s", self._stream, error)
 
     async def look(self) -> None:
         """Ship if it is time to."""
@@ -196,8 +196,8 @@ class Shipper:
         if self._next > there.last + 1:
             self._since = self._since or time.monotonic()
             raise Unavailable(
-                f"The stream ends at {there.last}, but the archive has its messages up to {self._next - 1}. Was it "
-                "made anew? Restore it from the archive first."
+                f"The stream ends at {there.last}, but the archive has its messages up to {self._next - 1}. If "
+                "the stream was created again, restore it from the archive first."
             )
         if self._next > there.last:
             self._since = None
@@ -222,7 +222,7 @@ class Shipper:
                 # Somebody else's, or our own whose answer was lost.
                 segment = await get_segment(self._archive, key)
                 if segment is None:
-                    raise Unavailable(f"The object {key!r} was there, and is not.")
+                    raise Unavailable(f"The object {key!r} disappeared from the archive.")
                 last = segment.last
             self._next = last + 1
             total += len(lines)

@@ -95,12 +95,12 @@ class NatsTransport(Links):
                 f"{self._names.speech(node)}.hello", msgspec.msgpack.encode(hello), timeout=PATIENCE
             )
         except nats.errors.NoRespondersError:
-            raise NotBegun(f"{_shown(node)} is not there.") from None
+            raise NotBegun(f"{_shown(node)} is not reachable.") from None
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise NotBegun(f"{_shown(node)} does not answer: {error or type(error).__name__}") from None
         told = _read_hello(answer.data)
         if told.version != VERSION:
-            raise NotBegun(f"{_shown(node)} is of another version.")
+            raise NotBegun(f"{_shown(node)} runs another version.")
         link = Link(asyncio.get_running_loop(), _shown(node), None, lambda _: None)
         self._pipe(number, link, told.subject)
         return link
@@ -111,7 +111,7 @@ class NatsTransport(Links):
         try:
             hello = _read_hello(message.data)
         except msgspec.DecodeError:
-            log.warning("somebody greeted this node who is none of the cluster's")
+            log.warning("handshake refused: the peer is not a node of this cluster")
             return
         answer = Hello(VERSION, self._here, f"{self._mine}.{number}")
         if hello.version == VERSION:
@@ -160,7 +160,7 @@ class NatsTransport(Links):
         except StopIteration:
             return
         except Exception as error:  # noqa: BLE001 - what did not leave is sent again, or the other end is gone
-            log.debug("a packet did not leave: %s", error)
+            log.debug("sending a packet failed: %s", error)
             return
         self._writing = asyncio.get_running_loop().create_task(self._write_on(writing, waits_for))
 
@@ -172,7 +172,7 @@ class NatsTransport(Links):
                 for one in waiting:
                     await self._nats.publish(*one)
         except Exception as error:  # noqa: BLE001 - as above
-            log.debug("a packet did not leave: %s", error)
+            log.debug("sending a packet failed: %s", error)
         finally:
             self._writing = None
             rest, self._unwritten = self._unwritten, []
@@ -193,7 +193,7 @@ class NatsTransport(Links):
             try:
                 await subscription.unsubscribe()
             except Exception as error:  # noqa: BLE001 - the way to the servers may be closed already
-                log.debug("a node goes on listening: %s", error)
+                log.debug("receiving a packet failed, still listening: %s", error)
 
 
 @types.coroutine

@@ -226,11 +226,13 @@ class _Verifying:
 
     async def _refill(self, stream: int, bad: Sequence[_Bad], did: Verified) -> None:
         if not any(SERVER in one.lacking for one in bad):
-            raise Unavailable(f"What the archive lacks of {self._names.stream(stream)} cannot be repaired.")
+            raise Unavailable(
+                f"The messages of {self._names.stream(stream)} that the archive lacks cannot be repaired."
+            )
         if any(ARCHIVE in one.lacking for one in bad):
             raise Unavailable(
-                f"The copies of {self._names.stream(stream)} are not made anew: for seconds there would be one, and "
-                "the archive lacks something of it."
+                f"The replicas of {self._names.stream(stream)} are not copied again: for seconds only one would "
+                "exist, and the archive lacks messages of the stream."
             )
         await refill(self._connection, self._names, self._archive, stream)
         did.refilled.append(stream)
@@ -241,12 +243,12 @@ class _Verifying:
         for one in bad:
             who = one.root or one.tree
             if not one.can_be_mended or not one.root:
-                did.unrepaired.append(f"{who}: no copy has what is missing.")
+                did.unrepaired.append(f"{who}: no replica has the missing data.")
             elif await ask_to_mend(self._connection, self._names, one.shard, one.root):
                 did.mended.append(one.root)
                 anything = True
             else:
-                did.unrepaired.append(f"{who}: no node that runs could mend it.")
+                did.unrepaired.append(f"{who}: no running node could repair it.")
         return anything
 
     async def _second_copy(self, stream: int) -> tuple[dict[int, bytes], int]:
@@ -286,7 +288,7 @@ class _Verifying:
         self._lacking.update(lacking)
         if trouble is None and not lacking:
             return
-        what = str(trouble) if trouble is not None else f"Not all of it is at: {', '.join(sorted(lacking))}."
+        what = str(trouble) if trouble is not None else f"Data is missing at: {', '.join(sorted(lacking))}."
         mended = trouble is None or await self._can_be_mended(shard, tree)
         root = _root(records)
         self._found.damaged.append(Damage(tree, root, what, mended))

@@ -42,7 +42,7 @@ class Unheard(Exception):
     """The connection is lost, and these frames, the last that were written, did not get to the other end."""
 
     def __init__(self, frames: bytes) -> None:
-        super().__init__("The other end is gone.")
+        super().__init__("The other process closed the connection.")
         self._frames = frames
 
     def opened(self) -> set[int]:
@@ -114,9 +114,9 @@ class Reader:
         while end - at >= _HEAD:
             length, number, exchange, kind = _read_head(data, at)
             if length > LARGEST:
-                raise Gap(f"A frame of {length} bytes was announced.")
+                raise Gap(f"Got a frame of {length} bytes, which exceeds the limit.")
             if number != self._last + 1:
-                raise Gap(f"Frame {self._last + 1} was expected, and {number} came.")
+                raise Gap(f"Expected frame {self._last + 1}, got {number}.")
             needed = _HEAD + length
             if end - at < needed:
                 break

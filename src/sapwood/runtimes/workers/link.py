@@ -129,7 +129,7 @@ class Talk:
         if self._incoming:
             reply.set_result(self._incoming.popleft())
         else:
-            reply.set_exception(self._error or Unavailable("An exchange ended without the answer that was waited for."))
+            reply.set_exception(self._error or Unavailable("The connection ended before the response."))
 
     def _grant(self, message: bytes) -> None:
         by_items = self._items > 0 and not self._is_answer
@@ -215,7 +215,7 @@ class Talk:
             self._stopped()
             return
         else:
-            raise Gap(f"There are no frames of kind {kind}.")
+            raise Gap(f"Unknown frame kind {kind}.")
         self._wake()
 
     def _keep(self, message: bytes) -> None:
@@ -389,29 +389,29 @@ class Link(asyncio.Protocol):
                 elif (talk := talks.get(number)) is not None:
                     talk.take(kind, content)
         except Gap as gap:
-            log.error("a connection between two workers is cut: %s", gap)
+            log.error("connection between two workers closed: %s", gap)
             self.cut()
 
     def _begin(self, number: int, content: bytes) -> None:
         if self.answers is None:
-            raise Gap("Whoever was connected to opens no exchange.")
+            raise Gap("The accepting side of a connection cannot open an exchange.")
         try:
             items, length = read_opening(content)
         except struct.error:
-            raise Gap("An exchange was begun, and nobody said what about.") from None
+            raise Gap("An exchange began without a request.") from None
         verb = content[OPENING.size : OPENING.size + length]
         answer = self.answers.get(verb) or self._refuse(verb)
         talk = self.talks[number] = Talk(self, number, items, True)
         try:
             answer(content[OPENING.size + length :], talk)
         except Exception as error:
-            log.exception("a worker does not understand what another one asks: %s", verb)
+            log.exception("request of another worker not understood: %s", verb)
             talk.fail(Unavailable(f"{type(error).__name__}: {error}"))
 
     def _refuse(self, verb: bytes) -> Answer:
         if not self.is_greeted:
-            raise Gap("Somebody asked who had not greeted.")
-        text = f"A worker was asked to {verb.decode(errors='replace')}, and does not know how to."
+            raise Gap("A peer sent a request before the handshake.")
+        text = f"Unknown worker request {verb.decode(errors='replace')}."
         return lambda _, exchange: exchange.fail(UsageError(text))
 
     def pause_writing(self) -> None:
@@ -433,7 +433,7 @@ class Link(asyncio.Protocol):
         self._lost(self)
 
     def _unheard(self) -> Unavailable:
-        return NotBegun(f"{self.who} ended before it was asked.")
+        return NotBegun(f"{self.who} exited before it received the request.")
 
     def _gone(self) -> Unavailable:
-        return Unavailable(f"{self.who} ended while it was asked; whether it did what it was asked is not known.")
+        return Unavailable(f"{self.who} exited during the request; its outcome is unknown.")

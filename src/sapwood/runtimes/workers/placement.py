@@ -126,12 +126,12 @@ def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int
     wanted = {kind.pool: kind for kind in reversed(roots) if kind.pool is not None}
     for pool in pools:
         if pool not in wanted:
-            raise UsageError(f"No root of the app is for the pool {pool!r}. {_instead_of(pool, wanted)}")
+            raise UsageError(f"No root of the app uses the pool {pool!r}. {_instead_of(pool, wanted)}")
     for pool, kind in sorted(wanted.items()):
         if pool not in pools:
             raise UsageError(
-                f"{kind.cls.__name__} is for the pool {pool!r}, and no worker is. Say --pool {pool}=1 to have one, or "
-                f"--pool {pool}=0 to have the other workers run it."
+                f"{kind.cls.__name__} uses the pool {pool!r}, which has no workers. Pass --pool {pool}=1 to start "
+                f"one, or --pool {pool}=0 to run it on the other workers."
             )
     sizes = {pool: size for pool, size in sorted(pools.items()) if size}
     types: dict[str, str | None] = {kind.type: kind.pool for kind in roots}
@@ -147,7 +147,7 @@ def _instead_of(pool: str, wanted: Mapping[str, AgentClass]) -> str:
     for kind in all_known():
         if kind.pool == pool:
             return (
-                f"{kind.cls.__name__} is, and is none of the roots in App(agents=[…]). A sub-agent is run where its "
-                "root is: name the pool at the class of the root."
+                f"{kind.cls.__name__} does, but it is not a root in App(agents=[…]). A sub-agent runs where its "
+                "root runs: set the pool on the class of the root."
             )
-    return f"Pools: {', '.join(sorted(wanted))}." if wanted else "Name it with @agent(pool=…)."
+    return f"Pools: {', '.join(sorted(wanted))}." if wanted else "Set a pool with @agent(pool=…)."

@@ -201,7 +201,7 @@ class Supervisor:
                     process = self._process(self._seat(worker, far_end), f"worker {worker.number}")
                     process.start()
             except (OSError, EOFError) as error:  # what it needs is not there now, or who was to fork it has just ended
-                log.error("worker %d cannot be started: %r", worker.number, error)
+                log.error("starting worker %d failed: %r", worker.number, error)
                 worker.start_at = time.monotonic() + self.timings.worker_start_interval
                 return
             unless_started.pop_all()
@@ -284,7 +284,7 @@ class Supervisor:
         assert worker.stacks is not None
         worker.stacks.seek(0)
         if stacks := worker.stacks.read().decode(errors="replace"):
-            text = f"Worker {worker.number} (process {process.pid}) said nothing any more. It was here:\n{stacks}"
+            text = f"Worker {worker.number} (process {process.pid}) stopped answering. Its stack traces:\n{stacks}"
             log.error("%s", text)
             with contextlib.suppress(OSError):  # it is in the log
                 write_crash(self.folder, process.pid or 0, text)
@@ -320,17 +320,17 @@ class Supervisor:
             worker.line = None
         if self._stop_at is not None:
             return
-        how = f"was killed by {_named(-code)}" if code < 0 else f"ended with code {code}"
-        how = "ended, nobody knows how" if code == UNKNOWN else how
+        how = f"was killed by {_named(-code)}" if code < 0 else f"exited with code {code}"
+        how = "exited for an unknown reason" if code == UNKNOWN else how
         if not self._were_ready and not worker.is_ready:
-            log.error("worker %d %s before it could begin; sapwood stops", worker.number, how)
+            log.error("worker %d %s before it was ready; sapwood shuts down", worker.number, how)
             self._stop()
             return
         now = time.monotonic()
         worker.failures = 0 if now - worker.started > self.timings.worker_steady_after else worker.failures + 1
         pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
         worker.start_at = now + pause
-        log.error("%s %s; it is started again", self._named(worker, process), how)
+        log.error("%s %s; restarting it", self._named(worker, process), how)
 
     def _named(self, worker: Worker, process: BaseProcess) -> str:
         pool = self.sharing.pool(worker.number)
