@@ -208,7 +208,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.remote")) == sorted(REMOTE_NAMES)
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
-    assert last_names(shown.pop("What you get back")) == sorted(RETURNED_NAMES)
+    assert last_names(shown.pop("Return types")) == sorted(RETURNED_NAMES)
     assert last_names(shown.pop("Namespaces")) == sorted(namespaces())
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
     apart = [path for paths in documented("sandbox.md").values() for path in paths]
