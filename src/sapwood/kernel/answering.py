@@ -84,7 +84,7 @@ class Called:
         """The incarnation that was called last, if it is in memory."""
 
     def awake(self, trees: Mapping[Address, Tree]) -> Actor | None:
-        """Return the incarnation that calls can be delivered to now; None: there is none."""
+        """Return the incarnation that calls can be delivered to now, or `None` if there is none."""
         tree = trees.get(self.root)
         actor = tree.actors.get(self.address) if tree is not None and tree.destroyed is None else None
         if actor is None or not actor.ready:

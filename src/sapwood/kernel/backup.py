@@ -87,7 +87,7 @@ def _cut(tree: Tree) -> list[Part]:
 
 
 def root_of(address: str | None) -> Address | None:
-    """Return the root whose tree is meant; None: all trees."""
+    """Return the root whose tree is meant. `None` means all trees."""
     if address is None:
         return None
     found = Address.parse(address)

@@ -53,7 +53,7 @@ def record_clean(folder: Path, tail: Tail, files: Files) -> None:
 
 
 def clean_tail(folder: Path) -> Tail | None:
-    """Return which message the files of a folder are after; None: they are not what was noted. Takes a while."""
+    """Return which message the files of a folder are after, or `None` if they are not what was noted. Takes a while."""
     try:
         clean = msgspec.msgpack.decode((folder / CLEAN).read_bytes(), type=Clean)
         if _digests(folder) != clean.files:

@@ -266,7 +266,7 @@ class AgentClass:
         self.type = cls.__name__
         self.aliases: tuple[str, ...] = ()
         self.pool: str | None = None
-        """Which workers run its roots; None: any but those of a pool."""
+        """Which workers run its roots. `None` means any but those of a pool."""
         self.methods = {
             name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
         }
@@ -492,7 +492,7 @@ def check_pool(pool: str) -> None:
 
 
 def _first_argument(cls: type, base: type) -> Any:
-    """Return what a class gives for the first parameter of a base, through all classes in between; None: nothing."""
+    """Return the first type argument that a class passes to a base, directly or not, or `None` if there is none."""
     if cls is base:
         return next(iter(getattr(base, "__parameters__", ())), None)
     for one in cls.__dict__.get("__orig_bases__", cls.__bases__):

@@ -77,7 +77,7 @@ class Call:
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
         self.trace: Any = None if tracing.tracer is None else tracing.carried()
-        """The trace that what it does belongs to; None: nobody wants any."""
+        """The trace that what it does belongs to, or `None` if nobody wants any."""
         self.key: str | None = None
         """The idempotency key it was made with, if any."""
         self.is_start = False
@@ -158,8 +158,7 @@ async def in_time(deadline: float | None, address: Address) -> AsyncGenerator[No
 def deadline(seconds: float) -> Generator[None, None, None]:
     """Give every call made in this block, and every call those make, at most this long.
 
-    The deadline travels down: whoever is still working when it passes is cancelled, and
-    the caller gets `TimedOut`.
+    The deadline travels down: work that is still running when it passes is cancelled, and the caller gets `TimedOut`.
     """
     at = asyncio.get_running_loop().time() + seconds
     before = until.get()

@@ -102,7 +102,7 @@ def _pack_scalar(value: Any) -> bytes:
 
 
 def _odd_scalar(packed: bytes | msgspec.Raw) -> Any:
-    """Return what `_pack_scalar` could not leave to msgpack; None: it is nothing of that kind."""
+    """Return what `_pack_scalar` could not leave to msgpack, or `None` if it is nothing of that kind."""
     view = memoryview(packed)
     place = EXTENSIONS.get(view[0])
     if place is None or view[place] not in (ODD_INT, ODD_TEXT):

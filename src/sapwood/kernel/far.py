@@ -211,7 +211,7 @@ class Lending:
     def __init__(self, target: Any, call: Call, limit: int) -> None:
         self.lent: CallbackFunction | CallbackObject = lend(target, call, limit)
         self.methods: list[str] | None = None
-        """What can be called of an object; None: it is a function."""
+        """What can be called of an object, or `None` if it is a function."""
         if isinstance(self.lent, CallbackFunction):
             self.name = self.lent.name
         else:

@@ -66,7 +66,7 @@ class MovingLine:
         self._is_here = far.directory.is_here
         self._limit = limit
         self._near = near
-        """The way to it while it is here; None: it was not, or not since anybody called it."""
+        """The way to it while it is here, or `None` if it was not, or not since anybody called it."""
         self._away: FarLine | None = None
 
     def _stays(self, caller: Call | None) -> bool:

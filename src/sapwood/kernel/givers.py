@@ -32,9 +32,9 @@ class Givers:
         self._slices = slices
         self._gate = gate
         self.last_open: dict[str, int] = {}
-        """How many runs of an agent were not over when somebody last looked."""
+        """Number of unfinished runs of an agent at the last count."""
         self.begun: deque[tuple[float, frozenset[str]]] | None = None
-        """When the runs of the last minute began, and whose limits each counts for; None: nobody has looked yet."""
+        """Start times of the runs of the last minute, and whose limits each counts for. `None` before the first count."""
         self.waiting: set[Callable[[], None]] = set()
         """Called when a run is over, or no more: another may begin, perhaps."""
 

@@ -157,7 +157,7 @@ class Holding:
 
 
 def _line(record: Record) -> tuple[Address, float | None, int] | None:
-    """Return what a line of the index of alarms says; None: nothing, or nobody can read it."""
+    """Return what a line of the index of alarms says. `None` means nothing, or nobody can read it."""
     try:
         line = alarm_line(record.data)
         return None if line is None else (Address.parse(line.root), line.due, line.dead)

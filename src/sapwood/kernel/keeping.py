@@ -173,7 +173,7 @@ class Keeper:
                     del self._ahead[next(iter(self._ahead))]
 
     async def _reuse(self, root: Address, tree: str, folder: Path) -> Tail | None:
-        """Return where a tree stands if its files are what the log says already; None: they have to be restored."""
+        """Return the position of a tree if its files match the log, or `None` if they have to be restored."""
         tail = self._ahead.get(tree)
         if tail is None:
             tail = await asyncio.to_thread(clean_tail, folder)

@@ -184,7 +184,7 @@ def pack_mark(mark: Mark) -> bytes:
 
 
 async def last_mark(archive: Archive, tree: str) -> tuple[str, Mark] | None:
-    """Return the key of the mark that counts, and what it says; None: the archive knows no such tree."""
+    """Return the key of the mark that counts, and what it says. `None` means the archive knows no such tree."""
     last = ""
     async for key in archive.keys(f"{MARKS}/{tree}/"):
         last = max(last, key)

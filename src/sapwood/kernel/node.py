@@ -108,7 +108,7 @@ class Node:
         self.gate = gate
         self.deps = deps
         self.far = far
-        """The way to the nodes that run other trees of the same folder; None: there are none."""
+        """The way to the nodes that run other trees of the same folder, or `None` if there are none."""
         self.pool = pool
         """The pool that it runs the trees of; "": of all classes that name none."""
         self.circuits = Circuits() if far is None else far.circuits
@@ -116,7 +116,7 @@ class Node:
         self.restarts = restarts
         """How often its process was started again."""
         self.keeper = keeper
-        """Brings the files of trees; None: they lie in the folder, which is all there is of them."""
+        """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
@@ -131,9 +131,9 @@ class Node:
         self.authentication: str | None = None
         """Whether its trees are its own for certain now."""
         self.refuses: Callable[[], str | None] = lambda: None
-        """Why it cannot keep what is written; None: it can."""
+        """Why it cannot keep what is written, or `None` if it can."""
         self.is_over: Callable[[], str | None] = lambda: None
-        """Why it can never answer again, so that its process has to be started anew; None: it may."""
+        """Why it can never answer again, so that its process must restart, or `None` if it can."""
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
         # Only where needed, when an agent of another app started this one: each variable makes every call dearer.
@@ -258,7 +258,7 @@ class Node:
 
     @property
     def unready(self) -> str | None:
-        """Why it should not be sent work now; None: it should."""
+        """Why it should not be sent work now, or `None` if it should."""
         if self._stopped is not None or self.is_leaving:
             return "shutting down"
         if not self.watchdog.ready:
@@ -268,7 +268,7 @@ class Node:
         return None if self.holds_lease() else "no connection to the cluster"
 
     def crashed_before(self, root: Address) -> float | None:
-        """Return when this node took over a tree from one that did not end in good order; None: that one did."""
+        """Return when this node took over a tree from one that did not end in good order, or `None` if that one did."""
         if self.keeper is not None:
             return self.crashes.get(shard_of(root))
         return self.born if self._after_crash else None
@@ -396,7 +396,7 @@ class Node:
         return {root: closed for root, closed in self._putting_away.items() if is_meant(root)}
 
     def put_away(self, tree: Tree) -> PuttingAway | None:
-        """Forget a tree that is closed, and have its files noted; None: they are all there is of it."""
+        """Forget a closed tree, and record its files. `None` means that the files are its only copy."""
         self._forget(tree)
         if self.keeper is None:
             return None
@@ -429,7 +429,7 @@ class Node:
     def lose(self, tree: Tree, error: Unavailable | None = None) -> None:
         """Drop a tree as the end of the process does, and whatever lies here of it.
 
-        `error`: why; None: it is another node's.
+        `error`: why, or `None` if it is another node's.
         """
         self._forget(tree)
         # What its agents said last may have been lost with it.
@@ -493,7 +493,7 @@ class Node:
         return tree
 
     def held_back(self, root: Address) -> Quarantined | None:
-        """Return why a tree may not run; None: it may."""
+        """Return why a tree may not run, or `None` if it may."""
         return self._quarantined(root) if self.strikes.quarantined(root) else None
 
     def _quarantined(self, root: Address) -> Quarantined:

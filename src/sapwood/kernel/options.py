@@ -36,7 +36,7 @@ def with_options(
     `timeout` is the number of seconds for the call, all its retries and waits included. It acts as `deadline` does: it
     travels down, and work that has not ended by then is cancelled.
 
-    `retry` repeats a call that failed with an error that is `retryable`. Nobody knows how far the failed call got:
+    `retry` repeats a call that failed with an error that is `retryable`. It is unknown how far the failed call got:
     without an idempotency key, the method may take effect more than once.
 
     `idempotency_key` names what the call is to achieve, such as an order number. The agent keeps the outcome of the

@@ -27,7 +27,7 @@ class Outbox:
         self._emptied: Future[None] | None = None
 
     def until_empty(self) -> Future[None] | None:
-        """Return what is done when everything has left; None: nothing waits."""
+        """Return what is done when everything has left. `None` means nothing waits."""
         if not self._waiting:
             return None
         if self._emptied is None:

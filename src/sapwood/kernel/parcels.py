@@ -67,7 +67,7 @@ class Loan(msgspec.Struct, array_like=True):
     id: int
     name: str
     methods: list[str] | None
-    """What can be called of an object; None: it is a function."""
+    """What can be called of an object, or `None` if it is a function."""
 
 
 class Target(msgspec.Struct, array_like=True):
@@ -153,7 +153,7 @@ class FarAgent:
 
 
 def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
-    """Return what the other node has to know of whoever asks; None: nothing."""
+    """Return what the other node has to know of whoever asks. `None` means nothing."""
     trace = tracing.text()
     if caller is None and deadline is None and trace is None:
         return None

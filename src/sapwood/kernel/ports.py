@@ -27,7 +27,7 @@ class Commit(NamedTuple):
     """One commit of one agent."""
 
     root: Address | None
-    """The tree it belongs to; None: the node's own."""
+    """The tree it belongs to. `None` means the node's own."""
     database: Database
     first_frame: int
     last_frame: int
@@ -55,7 +55,7 @@ class Gate(Protocol):
         ...
 
     def wait(self, database: Database) -> Future[None] | None:
-        """Return what to await before something may leave the agent; None: it may leave now."""
+        """Return what to await before something may leave the agent, or `None` if it may leave now."""
         ...
 
     def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
@@ -82,7 +82,7 @@ class Gate(Protocol):
         ...
 
     async def bury(self, root: Address, folder: Path | None) -> None:
-        """Return when it is durable that a tree was destroyed; the tombstone lies in its folder; None: it has none."""
+        """Return when it is durable that a tree was destroyed. `folder` has the tombstone; `None` if there is no folder."""
         ...
 
     async def flushed(self, root: Address) -> None:
@@ -119,7 +119,7 @@ class Directory(Protocol):
         ...
 
     def fixed_owner(self, root: Address) -> str | None:
-        """Return the node that runs the tree for as long as this one runs; None: it may change, so ask `owner`."""
+        """Return the node that runs the tree permanently, or `None` if it may change: then ask `owner`."""
         ...
 
     async def owner(self, root: Address) -> str:
@@ -127,7 +127,7 @@ class Directory(Protocol):
         ...
 
     def epoch_of(self, shard: int) -> Epoch | None:
-        """Return this node's ownership of a shard; None: it is not ours, or nobody counts them."""
+        """Return this node's ownership of a shard, or `None` if it is not ours, or nobody counts them."""
         ...
 
     def heard_wrong(self, shard: int) -> None:
@@ -190,7 +190,7 @@ class Exchange(Protocol):
         ...
 
     async def receive(self) -> bytes | None:
-        """Return the next message; None: that was the last one. Raises what the other end failed with.
+        """Return the next message. `None` means that was the last one. Raises what the other end failed with.
 
         `Unavailable` if the other node is gone.
         """
@@ -237,7 +237,7 @@ class Transport(Protocol):
         ...
 
     def open_now(self, node: str, verb: str, message: bytes) -> Exchange | None:
-        """Begin an exchange without waiting for anything; None: `open` would have to wait."""
+        """Begin an exchange without waiting for anything. `None` means `open` would have to wait."""
         ...
 
     def answer(self, verb: str, answer: Answer) -> None:
@@ -366,7 +366,7 @@ class Archive(Protocol):
         ...
 
     async def get(self, key: str) -> bytes | None:
-        """Return an object; None: there is none."""
+        """Return an object, or `None` if there is none."""
         ...
 
     def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:

@@ -115,7 +115,7 @@ class ReplicatedGate:
 
     @property
     def full(self) -> str | None:
-        """Why nothing can be written to some of the trees now; None: all can be written to."""
+        """Why nothing can be written to some of the trees now. `None` means all can be written to."""
         return next((why for _, why in self._full.values()), None)
 
     def opened(self, database: Database) -> None:
@@ -253,7 +253,7 @@ class ReplicatedGate:
         self._trees[tree.id] = tree
 
     def tail(self, root: Address) -> Tail | None:
-        """Return the end of what is stored of a tree; None: it is not open here."""
+        """Return the end of what is stored of a tree, or `None` if it is not open here."""
         tree = self._tree(root)
         return None if tree is None else tree.tail._replace(files=frozenset(tree.files))
 

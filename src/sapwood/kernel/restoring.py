@@ -206,7 +206,7 @@ async def _get(archive: Archive, key: str, digest: bytes) -> Snapshot:
 
 
 async def read_tree(records: Sequence[Record], archive: Archive, tree: str) -> State | None:
-    """Return a tree from its messages and what the archive has; None: there is no such tree."""
+    """Return a tree from its messages and what the archive has, or `None` if there is no such tree."""
     links = since_base(await asyncio.to_thread(chained, records))
     size = sum(len(record.data) for record in records if not links or record.sequence >= links[0].sequence)
     base: Base | None = None

@@ -35,7 +35,7 @@ class Writer(Protocol):
         ...
 
     def room(self) -> Awaitable[None] | None:
-        """Return what to await before sending more than news; None: now."""
+        """Return what to await before sending more than news. `None` means now."""
         ...
 
     @property

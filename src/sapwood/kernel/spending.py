@@ -91,7 +91,7 @@ class Usage:
     agent: Path
     """The steps of the agent, root first."""
     run: str | None
-    """The run it did, or the turn if that was no run; None: all turns of a root."""
+    """The run it did, or the turn if that was no run. `None` means all turns of a root."""
     model: str
     """Who answered, as the provider calls it."""
     requests: int

@@ -49,7 +49,7 @@ class StoredTrees:
         self._timings = timings
 
     async def read(self, shard: int, tree: str) -> State | None:
-        """Return a tree as whoever leads the log knows it, unless another copy knows more; None: there is none.
+        """Return a tree as whoever leads the log knows it, unless another copy knows more, or `None` if there is none.
 
         `ChainBroken` if it is not whole there.
         """
@@ -101,7 +101,7 @@ class StoredTrees:
             return healed.state
 
     async def tree(self, root: Address) -> State | None:
-        """Return a tree; None: there is none."""
+        """Return a tree, or `None` if there is none."""
         state = await self.healed(shard_of(root), tree_id(root))
         return state if state is not None and state.files else None
 

@@ -68,7 +68,7 @@ _decode_line = msgspec.msgpack.Decoder(AlarmLine).decode
 
 
 def alarm_line(data: bytes) -> AlarmLine | None:
-    """Return a line of the index of alarms; None: it says that there is no alarm any more."""
+    """Return a line of the index of alarms, or `None` if it says that there is no alarm any more."""
     return _decode_line(data) if data else None
 
 
@@ -317,7 +317,7 @@ class TreeLog:
         return cut
 
     def send(self, epoch: Epoch, at: float, version: str, alarm_id: str) -> Sending | None:
-        """Return what to store next; None: nothing. It has to be answered before more can be sent."""
+        """Return what to store next. `None` means nothing. It has to be answered before more can be sent."""
         entries: list[Entry] = []
         if self.alarm is not None:
             line = self.alarm

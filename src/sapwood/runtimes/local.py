@@ -60,7 +60,7 @@ class Share(Protocol):
         ...
 
     def hold(self, folder: Path) -> Lock:
-        """Keep everybody else from running on this share."""
+        """Lock this share against other processes."""
         ...
 
     async def listen(self) -> None:
@@ -68,7 +68,7 @@ class Share(Protocol):
         ...
 
     async def hang_up(self) -> None:
-        """Answer nobody any more, and ask nobody."""
+        """Stop answering and sending requests."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What there is between code that runs and whoever has it run: a task, pauses, answers, and an end.
+"""The contract between an executor and its caller: a task, pauses, answers and an end.
 
 An executor is handed a task and runs it until it calls a host function or is over. What it
 hands back at a call is all it needs to go on later, in this process or in another, once
@@ -37,18 +37,18 @@ def in_words(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLimits:
-    """What one run of code may take."""
+    """The limits of one run of code."""
 
     seconds: float = 5.0
-    """How long it may run; the time its host functions take does not count."""
+    """Maximum run time in seconds, without the time of its host functions."""
     memory_bytes: int = 64 * 1024 * 1024
-    """How much memory it may hold."""
+    """Maximum memory in bytes."""
     depth: int = 200
-    """How deep its own functions may call each other."""
+    """Maximum recursion depth."""
     calls: int = 100
-    """How often it may call host functions."""
+    """Maximum number of calls of host functions."""
     output_bytes: int = 64 * 1024
-    """How much it may print, and how much it may return."""
+    """Maximum size of the printed output, and of the result, in bytes."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -59,7 +59,7 @@ class CodeLimits:
 
 @dataclass(frozen=True, slots=True)
 class CodeFailure:
-    """Why code did not come to its end, as a model or a person reads it."""
+    """Why code failed, in words for a model or a person."""
 
     kind: Kind
     """`syntax`: it is no Python, or not what runs here. `unknown`: a name or a module that is not there.
@@ -68,7 +68,7 @@ class CodeFailure:
     message: str
     """What happened."""
     line: int | None = None
-    """In which line of the code, if that is known."""
+    """The line of the code, if it is known."""
 
     def __str__(self) -> str:
         where = "" if self.line is None else f" (line {self.line})"
@@ -95,20 +95,20 @@ def printed_too_much(limits: CodeLimits) -> CodeFailure:
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """What became of code. As text, it is what to tell the model that wrote it."""
+    """The result of code. Its text is written for the model that wrote the code."""
 
     value: Any = None
-    """What its last expression was, as what msgpack has; something else is described."""
+    """The value of the last expression, as plain data; other values are described as text."""
     printed: str = ""
-    """What it printed."""
+    """The printed output."""
     failure: CodeFailure | None = None
-    """Why it did not come to its end; None: it did."""
+    """Why the code failed. `None` means that it completed."""
     calls: int = 0
-    """How often it called host functions."""
+    """Number of calls of host functions."""
 
     @property
     def ok(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the code completed."""
         return self.failure is None
 
     def __str__(self) -> str:
@@ -120,24 +120,24 @@ class CodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an executor is to run."""
+    """The code for an executor to run."""
 
     code: str
     """Python."""
     names: frozenset[str] = frozenset()
     """The host functions it may call."""
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Variables it finds, as what msgpack has."""
+    """Predefined variables, as plain data."""
     limits: CodeLimits = CodeLimits()
-    """What it may take."""
+    """The limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a host function returned, or what it raised."""
+    """The result of a host function, or its exception."""
 
     value: Any = None
-    """What it returned, as what msgpack has."""
+    """The result, as plain data."""
     error: tuple[str, str] | None = None
     """The name of a built-in exception and a message, to be raised where it was called."""
 
@@ -147,35 +147,35 @@ class Paused:
     """The code called a host function, and waits."""
 
     snapshot: bytes
-    """All that `resume` needs."""
+    """The snapshot that `resume` needs."""
     function: str
-    """What it called."""
+    """The called function."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     printed: str = ""
-    """What it printed since it was started or resumed."""
+    """The output since the code was started or resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The code is over."""
+    """The code has finished."""
 
     value: Any = None
     failure: CodeFailure | None = None
     printed: str = ""
-    """What it printed since it was started or resumed."""
+    """The output since the code was started or resumed."""
 
 
 class Executor(Protocol):
-    """Runs code until it calls a host function or is over."""
+    """Runs code until it calls a host function or finishes."""
 
     async def start(self, task: Task) -> Paused | Ended:
-        """Run code from its beginning."""
+        """Run code from the start."""
         ...
 
     async def resume(self, task: Task, snapshot: bytes, answer: Answer) -> Paused | Ended:
-        """Go on where the code called a host function, which has answered.
+        """Resume code at its call of a host function, which has answered.
 
-        `StoredDataError`: the snapshot cannot be read.
+        Raises `StoredDataError` if the snapshot cannot be decoded.
         """
         ...

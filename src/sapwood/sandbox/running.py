@@ -1,9 +1,9 @@
-"""Runs code to its end, and if the process dies meanwhile, goes on from where it was.
+"""Runs code to its end, and resumes it if the process crashes.
 
 Each time the code calls a host function, what the executor needs to go on is kept, then
-the function is called, then its answer is kept. Whoever begins the work again after a crash
-comes by here with the same code, and finds the last of these. Between two calls the code can
-do nothing that anybody sees, so it may as well do that twice.
+the function is called, then its answer is kept. Work that resumes after a
+crash calls this again with the same code, and continues from the last stored snapshot. Between two calls the code has
+no visible effect, so it can run twice.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Progress(msgspec.Struct):
     calls: int = 0
     printed: str = ""
     snapshot: bytes | None = None
-    """What its executor goes on with; None: it has not called anything yet."""
+    """The snapshot for the executor. `None` means that the code has not called a function yet."""
     function: str = ""
     arguments: bytes = b""
     """What it called last, and with what."""
     answer: Answer | None = None
-    """What that answered; None: it has not yet."""
+    """The answer to that call. `None` means that there is none yet."""
     counted: tuple[int, int] = (0, 0)
     """How many runs and sleeps came before: what host functions do next is numbered as if they all had been called."""
     result: CodeResult | None = None
-    """What became of it; None: it is not over."""
+    """The result. `None` means that the code has not finished."""
 
 
 async def run_code(
@@ -72,14 +72,14 @@ async def run_code(
     limits: CodeLimits = USUAL_LIMITS,
     executor: Executor | None = None,
 ) -> CodeResult:
-    """Run Python that somebody else wrote, with no files, no network, and these functions; return what became of it.
+    """Run untrusted Python without files and network, with these functions only, and return its result.
 
     `bindings` are the functions it may call, by name: methods of this agent, of a stub, or any other. They get plain
-    data that fits their annotations. `inputs` are variables it finds. What goes wrong in the code is in the result;
-    nothing is raised.
+    data that fits their annotations. `inputs` are predefined variables. Errors in the code are
+    part of the result and are not raised.
 
-    In a tool, in a fiber, and in a method that was scheduled or queued, it survives a crash: it goes on where it had
-    called a host function, and a call that was answered is not made again. A tool that does this is `idempotent`.
+    In a tool, in a fiber, and in a method that was scheduled or queued, it survives a crash: the code resumes at
+    its last call of a host function, and calls that were answered are not made again. Mark such a tool as `idempotent`.
     """
     given, found = bindings or {}, inputs or {}
     checked(given, found)
@@ -99,7 +99,7 @@ class Running:
         self._bound = bound
         self._executor = executor
         self._place = place
-        """Where it is kept how far it got; None: nobody would ever begin it again."""
+        """Where it is kept how far it got, or `None` if nobody would ever begin it again."""
         self._at = self._begin()
 
     async def run(self) -> CodeResult:

@@ -87,7 +87,7 @@ X32 = 0x40000000
 
 
 def filter_for(machine: str) -> bytes | None:
-    """Return the filter for a machine, by what `platform.machine()` calls it; None: there is none."""
+    """Return the filter for a machine, by the name of `platform.machine()`, or `None` if there is none."""
     if machine not in MACHINES:
         return None
     name, clone, prctl = MACHINES[machine]

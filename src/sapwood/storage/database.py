@@ -1,6 +1,6 @@
 """One agent's SQLite file: opened when needed, written in slices, closed at any quiet moment.
 
-The first write of a slice opens a transaction; whoever owns the slice commits it. The
+The first write of a slice opens a transaction; the owner of the slice commits it. The
 file appears with the first write, as a copy of an empty image that is already in WAL
 mode, and each owner's tables appear with that owner's first write.
 """
@@ -70,7 +70,7 @@ _without_lookaside()
 
 
 class Owner(Protocol):
-    """Whoever runs the slices that write to a database."""
+    """The owner of the slices that write to a database."""
 
     def before_create(self, database: Database) -> None:
         """Called before the file appears; may refuse by raising."""
@@ -89,7 +89,7 @@ class Owner(Protocol):
         ...
 
     def lost(self, database: Database, error: BaseException) -> None:
-        """Called when SQLite gave up the transaction: nobody can tell which writes are left."""
+        """Called when SQLite rolled back the transaction: it is unknown which writes are left."""
         ...
 
 
@@ -574,7 +574,7 @@ class Database:
             self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
 
     def undo(self) -> None:
-        """Undo what was written since `attempt`, unless it was kept meanwhile."""
+        """Undo what was written since `attempt`, unless it was committed since."""
         if self._attempt:
             assert self._connection is not None
             self._forget_blocks()

@@ -95,12 +95,12 @@ class Files:
         return os.open(path, os.O_RDONLY)
 
     def overwrite(self, path: Path, content: bytes) -> None:
-        """Write over the beginning of an existing file that nobody has open."""
+        """Overwrite the beginning of an existing file that no process has open."""
         with path.open("r+b") as file:
             file.write(content)
 
     def patch(self, path: Path, pieces: Iterable[tuple[int, memoryview]], length: int) -> None:
-        """Write each of these at its place into an existing file that nobody has open, and have it be so long."""
+        """Write each of these at its place into an existing file that no process has open, and set its length."""
         with path.open("r+b") as file:
             for place, content in pieces:
                 file.seek(place)
@@ -173,7 +173,7 @@ class FolderLock:
 
     @property
     def descriptor(self) -> int:
-        """The open file that holds the lock: whoever inherits it holds it too."""
+        """The open file that holds the lock: a process that inherits it holds it too."""
         return self._file.fileno()
 
     def release(self) -> None:

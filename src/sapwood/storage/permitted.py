@@ -64,14 +64,14 @@ def is_reserved(*names: str | None) -> bool:
 
 
 def no_look(action: int, first: str | None) -> str | None:
-    """Return why a statement that may only read may not do this, as SQLite's authorizer is told it; None: it may."""
+    """Return why a read-only statement may not do this, in terms of SQLite's authorizer, or `None` if it may."""
     if action in LOOKS or (action == apsw.SQLITE_PRAGMA and first in READABLE_PRAGMAS):
         return None
     return "Only reads are allowed here."
 
 
 def no_use(action: int, first: str | None, second: str | None, by: str | None, sql: str) -> str | None:
-    """Return why a statement of the user's may not do this, as SQLite's authorizer is told it; None: it may."""
+    """Return why a statement of the user's may not do this, in terms of SQLite's authorizer, or `None` if it may."""
     if action == apsw.SQLITE_PRAGMA and first not in READABLE_PRAGMAS:
         return f"PRAGMA {first} is the framework's to set."
     if (

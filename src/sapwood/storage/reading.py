@@ -1,6 +1,6 @@
 """Reads the file of an agent that sleeps, and leaves it as it is: no byte of it changes, and nothing appears beside it.
 
-Only while nobody else has the file open. What would have to be written to be read, such
+Only while no other process has the file open. What would have to be written to be read, such
 as tables that an older version made, is written to a copy in memory.
 """
 

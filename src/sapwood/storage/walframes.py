@@ -86,7 +86,7 @@ class WalFrames:
 
 
 def whole_image(path: Path) -> bytes:
-    """Return what a database holds, its write-ahead log included. Nobody may have it open."""
+    """Return what a database holds, its write-ahead log included. No process may have it open."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -99,7 +99,7 @@ def whole_image(path: Path) -> bytes:
 
 
 def fold(path: Path) -> None:
-    """Have a database hold what its write-ahead log has, which goes. Nobody may have it open."""
+    """Have a database hold what its write-ahead log has, which goes. No process may have it open."""
     wal = path.with_name(f"{path.name}-wal")
     if not wal.exists():
         return

@@ -1,7 +1,7 @@
-"""Ready-made answers to "who is this?", for ``App(authenticate=…)``: signed tokens and API keys.
+"""Ready-made authentication for ``App(authenticate=…)``: signed tokens and API keys.
 
-Each is called with a request or a socket and returns a `User`, or None for whoever it does
-not know. A token that is wrong in any way is nobody's; it is never an error.
+Each is called with a request or a socket and returns a `User`, or `None` for unknown
+clients. An invalid token identifies no user; it never raises.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SHORTEST_SECRET = 32
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who a client is. Two are the same user if they have the same id."""
+    """An authenticated user. Users with the same id are equal."""
 
     id: str
-    """What names the user: the `sub` of a token, the name of an API key."""
+    """The id of the user: the `sub` of a token, or the name of an API key."""
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What else the token says."""
+    """The other claims of the token."""
 
 
 class JwtAuth:
-    """Knows users by signed tokens (JWT): ``App(authenticate=JwtAuth(key, algorithms=["HS256"]))``.
+    """Authenticates users by signed tokens (JWT): ``App(authenticate=JwtAuth(key, algorithms=["HS256"]))``.
 
     A token is taken from the header `Authorization: Bearer …`; where that is missing, from the
     `cookie` of this name, if you give one; then from the parameter of the URL that `query` names,
@@ -101,7 +101,7 @@ class JwtAuth:
 
 
 class ApiKeys:
-    """Knows programs by keys: ``App(authenticate=ApiKeys({"billing": hash}))``.
+    """Authenticates programs by API keys: ``App(authenticate=ApiKeys({"billing": hash}))``.
 
     Give the name of each key's owner and the `hash_of` the key, never the key itself. A key is
     taken from `header`, or from `Authorization: Bearer …`. Use long random keys, such as
@@ -120,7 +120,7 @@ class ApiKeys:
 
     @staticmethod
     def hash_of(key: str) -> str:
-        """Return what to keep of a key."""
+        """Return the hash of a key, to be stored instead of the key."""
         return hashlib.sha256(key.encode()).hexdigest()
 
     def __call__(self, request: HTTPConnection) -> User | None:

@@ -48,7 +48,7 @@ FACTS = (
 LOST = 1006
 SOON = 2.0
 REPLAYED = 1024 * 1024
-"""Bytes of a request that are kept until whoever it is for was found."""
+"""Bytes of a request that are buffered until its node is found."""
 ASGI_VERSION = {"version": "3.0", "spec_version": "2.3"}
 FIGURES = "figures"
 
@@ -87,7 +87,7 @@ class Kept(msgspec.Struct, array_like=True):
     taken: int
     """How many of the client's messages its agent got."""
     epoch: int
-    """The number of the ownership under which its agent was run; 0: nobody counts them."""
+    """The number of the ownership under which its agent was run; 0 if they are not counted."""
     is_watch_only: bool = False
     shown: dict[str, list[str]] = {}
     runs: list[str] = []
@@ -100,7 +100,7 @@ HERE = "sapwood.here"
 TAKEN = "sapwood.taken"
 """So many of the client's messages got to the agent."""
 MOVED = "sapwood.moved"
-"""The root is run elsewhere now; whoever takes up the socket there has to know this."""
+"""The root runs on another node now; the data that this node needs to take over the socket."""
 
 _read_carried = msgspec.msgpack.Decoder(Carried).decode
 read_message = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -112,7 +112,7 @@ async def carry(far: Far, root: Address, place: Place, scope: Scope, receive: Re
 
 
 async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let whoever runs a tree that may move answer a request: this node or another one."""
+    """Let the node that runs a tree that may move answer a request: this one or another."""
     message = b""
     replayed = Replayed(receive)
 
@@ -139,7 +139,7 @@ async def follow(door: Door, far: Far, root: Address, place: Place, scope: Scope
 async def relay_to(
     far: Far, root: Address, verb: str, message: bytes, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Let whoever runs a tree, now or soon, answer a request that this message says all of."""
+    """Let the node that runs a tree, now or soon, answer a request that is complete in this message."""
     replayed = Replayed(receive)
 
     async def once() -> None:
@@ -179,7 +179,7 @@ class Replayed:
         return message
 
     def again(self) -> None:
-        """Begin anew."""
+        """Start again from the beginning."""
         self._at = 0
 
     @property

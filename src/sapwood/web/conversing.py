@@ -1,7 +1,7 @@
 """What a client says by a WebSocket gets to its agent, message by message, wherever the agent is by then.
 
-Who holds a socket and who runs its agent are kept apart: whoever converses knows addresses, and asks the node for
-whoever lives there.
+Who holds a socket and who runs its agent are kept apart: this module knows addresses, and asks the node for
+the agent at each.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOO_BIG = 1009
 UNSAID = 1005
 SAID_EACH = 16
 SAID_BYTES = 64 * 1024
-"""After so many messages, or bytes, whoever holds a socket for this node is told that they got to the agent."""
+"""After this many messages, or bytes, the node that holds a socket is told that they reached the agent."""
 CLOSING = 0.002
 
 
@@ -254,7 +254,7 @@ class Leaving(Exception):
 
 
 class Taken:
-    """Counts what got from a client to its agent, and tells whoever holds the socket now and then."""
+    """Counts what got from a client to its agent, and reports it to the node that holds the socket now and then."""
 
     __slots__ = ("_bytes", "_told", "_wire", "epoch", "taken")
 
@@ -273,7 +273,7 @@ class Taken:
 
 
 async def tell_moved(wire: Wire, kept: Kept | None = None) -> None:
-    """Tell whoever holds a socket that another node runs its agent; nothing was begun here if nothing is kept."""
+    """Tell the node that holds a socket that another node runs its agent; nothing was begun here if nothing is kept."""
     wire.tell({"type": MOVED, "socket": b"" if kept is None else msgspec.msgpack.encode(kept)})
     await wire.until_written()
 

@@ -1,6 +1,6 @@
-"""What a node has, does and uses, and what waits in it: counted when somebody asks.
+"""What a node has, does and uses, and what waits in it: counted on request.
 
-`sapwood top` and `/metrics` show the same figures. Nobody is woken by being counted, and
+`sapwood top` and `/metrics` show the same figures. Counting wakes no agent, and
 nothing that would take long is: how much waits in the database of an agent is asked only of
 some trees, and only as long as it is little.
 """
@@ -50,7 +50,7 @@ class Figures:
     restarts: int
     cpu_seconds: float
     memory: int
-    """Bytes; 0 where nobody can tell."""
+    """Bytes; 0 if unknown."""
     trees: int
     """With an agent in memory, as all that follow."""
     agents: int
@@ -72,7 +72,7 @@ class Silent:
     worker: str
     pool: str
     process: int | None
-    """None: there is none now, or nobody can tell."""
+    """`None` if there is none now, or it is unknown."""
     uptime: float
     cpu_seconds: float
     memory: int
@@ -88,7 +88,7 @@ class Busy:
     calls: int
     """Under way."""
     per_second: float | None
-    """How many calls ended, since anybody asked before; None: nobody did."""
+    """Number of calls that finished since the last query, or `None` at the first query."""
     queued: int
     """Stored calls that are due or wait in a queue, of agents in memory."""
     more: bool
@@ -170,7 +170,7 @@ def busiest(node: Node, most: int) -> list[Busy]:
 
 @dataclass(slots=True)
 class Pace:
-    """How many calls end in each tree, from one look to the next, whoever looks."""
+    """How many calls end in each tree, from one query to the next, whichever client asks."""
 
     settings: Settings
     clock: Clock

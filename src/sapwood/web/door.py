@@ -1,4 +1,4 @@
-"""The ASGI application over one node: finds the agent a URL names, asks everybody on the way, and hands over."""
+"""The ASGI application over one node: finds the agent a URL names, asks every agent on the path, and hands over."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BELOW = "Sub-agent connection"
 
 
 class Refusal(Exception):
-    """Somebody on the way does not let the client through."""
+    """An agent on the path refuses the client."""
 
     def __init__(self, response: Response, what: str = "Connection") -> None:
         super().__init__(response.status_code)
@@ -137,7 +137,7 @@ class Door:
         return Place(kind, found.name, found.rest)
 
     def away(self, place: Place) -> tuple[Far, Address] | None:
-        """Return the way to a root that another node runs; None: it is run here, or cannot exist."""
+        """Return the way to a root that another node runs, or `None` if this node runs it or it cannot exist."""
         far = self._node.far
         if far is None:
             return None
@@ -148,7 +148,7 @@ class Door:
         return None if far.directory.is_here(address) else (far, address)
 
     def moving(self, place: Place) -> tuple[Far, Address] | None:
-        """Return the way to a root that another node may run at any time; None: it stays where it is."""
+        """Return the way to a root that another node may run at any time, or `None` if it does not move."""
         far = self._node.far
         if far is None:
             return None

@@ -1,7 +1,7 @@
 """What a Prometheus server reads at `/metrics`: how much there is, how many requests, how long they took.
 
-Numbers of what there is are counted when somebody asks. Without prometheus-client, which
-is an extra, nothing is counted, and whoever asks is told what to install.
+Gauges are computed on request. Without prometheus-client, which
+is an extra, nothing is counted, and the response says what to install.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Metrics:
             self._requests.labels(str(status) if status else "none").observe(seconds)
 
     def collect(self) -> Iterator[Any]:
-        """Called by the registry when somebody reads it."""
+        """Called by the registry on every read."""
         found, family = counted(self._node), prometheus.metrics_core
         gauges = {
             "sapwood_trees": ("Trees with an agent in memory.", found.trees),
@@ -101,7 +101,7 @@ class Metrics:
 
 
 def answer_figures(figures: bytes) -> Response:
-    """Answer whoever asks for the figures."""
+    """Answer a request for the metrics."""
     if prometheus is None:
         return PlainTextResponse(MISSING, 404)
     return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,6 +1,6 @@
 """Sockets that stay open while their agents go from node to node.
 
-The node that accepted a client keeps its socket, and holds it open towards whoever runs the
+The node that accepted a client keeps its socket, and holds it open towards the node that runs the
 agent's tree: itself, or another node. What the client says is numbered and kept until it
 got to the agent. When the tree goes elsewhere, whoever ran it says in its last word what is
 known of the socket and how much of what the client said was taken; with that the next one
@@ -35,7 +35,7 @@ EACH = 64
 AGAIN = 0.05
 """Seconds between two questions who runs an agent that is about to move."""
 DRAINING = LAST_ANSWERS + 0.5
-"""Seconds that whoever runs an agent is given to close a socket when this node stops."""
+"""Seconds that the node of an agent has to close a socket when this node stops."""
 
 _read_kept = msgspec.msgpack.Decoder(Kept).decode
 
@@ -43,7 +43,7 @@ _read_kept = msgspec.msgpack.Decoder(Kept).decode
 async def hold_open(
     door: Door, far: Far, root: Address, place: Place, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Hold a client's socket, whoever runs its agent, until either side closes it."""
+    """Hold a client's socket, whichever node runs its agent, until either side closes it."""
     await Holding(door, far, root, place, scope, receive, send).hold()
 
 

@@ -1,6 +1,6 @@
 """What an operator may ask of a running node: who lives here, what they hold, and to do something to them.
 
-Nobody is woken by being looked at. Over HTTP all of it stands below `/_sapwood/`, and
+Looking at an agent does not wake it. Over HTTP all of it stands below `/_sapwood/`, and
 answers only whoever has the token that the server wrote into its data folder.
 """
 

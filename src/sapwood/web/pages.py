@@ -1,4 +1,4 @@
-"""A folder of pages beside the agents: what lies in it is sent to whoever asks for it, as it is."""
+"""A folder of pages beside the agents: its files are sent to clients unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One WebSocket, held open: writes what it is given, in order, and gives up on whoever does not read.
+"""One WebSocket, held open: writes what it is given, in order, and disconnects clients that do not read.
 
 Nearly always the server takes a frame at once, so a frame is handed over without a task
 of its own. Only when the server makes us wait does one begin, for as long as there is
@@ -20,12 +20,12 @@ Send = Callable[[Message], Awaitable[None]]
 
 FULL = 1013
 MUCH = 64 * 1024
-"""Bytes that may wait before whoever can wait should."""
+"""Bytes that may be buffered before senders should wait."""
 EACH = 64
 """Bytes that a waiting frame takes beside its own: many small ones are much."""
 
 Item = str | bytes | tuple[int, str] | Message
-"""A frame, a close with its code and reason, or a word for whoever holds the socket."""
+"""A frame, a close with its code and reason, or a message for the node that holds the socket."""
 
 
 class Wire:
@@ -49,7 +49,7 @@ class Wire:
             self._put(frame)
 
     def tell(self, word: Message) -> None:
-        """Say something to whoever holds the socket for this node, after what was sent before."""
+        """Send a message to the node that holds the socket, after what was sent before."""
         if not self._closing:
             self._put(word)
 

@@ -46,7 +46,7 @@ class Incoming(msgspec.Struct):
     go_on: Any = msgspec.field(default=False, name="autoContinue")
     client_tools: Any = msgspec.field(default=None, name="clientTools")
     path: Any = None
-    """The steps down to who asked, if that is somebody below."""
+    """The path down to the agent that asked, if it is a sub-agent."""
 
 
 _incoming = msgspec.json.Decoder(Incoming)

@@ -108,5 +108,5 @@ def change_state(id: str, value: bytes) -> str:
 
 
 def cancel(id: str) -> str:
-    """Say that nobody waits for a call any more."""
+    """A client no longer waits for a call."""
     return _text({"type": frames.CANCEL, "id": id}).decode()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 DRIVE = "drive"
 BEAT = 1.0
-"""Seconds between two signs of life, if nobody wants them sooner."""
+"""Seconds between two signs of life, unless a worker asks for shorter ones."""
 BEGINNING = 10.0
 """Seconds that something is waited for that is about to go on."""
 AT_ONCE = {"cache-control": "no-cache", "x-accel-buffering": "no"}

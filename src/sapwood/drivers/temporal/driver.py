@@ -207,9 +207,9 @@ class TemporalDriver:
         await self._answered(start)
 
     async def over(self, part: Part, status: str) -> None:
-        """Have the workflow of a part end that nobody asked for a step when it was over.
+        """End the workflow of a part that finished without a request for a step.
 
-        If Temporal does not answer for a while it is told later, and nobody waits for that.
+        If Temporal does not answer for a while it is told later, in the background.
         """
         from sapwood.drivers.temporal.workflow import OVER
 
@@ -311,7 +311,7 @@ class TemporalDriver:
 
 
 def waits() -> Iterator[float]:
-    """Yield for ever how many seconds to wait until Temporal is asked again that did not answer: ever longer."""
+    """Yield the backoff in seconds between retries of a request to Temporal, without an end."""
     longest = SHORTEST_WAIT
     while True:
         yield random.uniform(longest / 2, longest)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENDED = ("FAILED", "CANCELED", "TERMINATED", "TIMED_OUT")
-"""How workflows end that somebody other than the agent has ended."""
+"""The end states of workflows that were not ended by the agent."""
 LONGEST_WATCH = 300.0
 """Seconds between two looks at the workflow of one that is not asked for its next step."""
 LONGEST_UNSEEN = 60.0
-"""Seconds until it is noticed that somebody has ended a workflow whose turn waits for others."""
+"""Seconds until the external end of a workflow is noticed whose turn waits for others."""
 
 
 class TemporalPace:
@@ -51,7 +51,7 @@ class TemporalPace:
         """Sees to it that somebody asks; or, while it waits for others, that nobody ends its workflow unnoticed."""
 
     def asked(self) -> Future[None] | None:
-        """Return what is done when a step is asked for; None: one is."""
+        """Return a future that is done when a step is requested, or `None` if one is."""
         self._waits = False
         if self._answering is not None:
             return None
@@ -67,7 +67,7 @@ class TemporalPace:
         self._prompting = self._driver.node.loop.create_task(work)
 
     def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:
-        """Answer whoever asked for a step; return whether anybody did."""
+        """Answer the request for a step. Returns `False` if there was none."""
         self._must_tell = self._waits = waits
         if self._answering is None:
             return False
@@ -98,7 +98,7 @@ class TemporalPace:
         return answering
 
     def leave(self) -> None:
-        """Nobody does this part any more, in this process or for now."""
+        """The part is not executed any more, in this process or for now."""
         if self._prompting is not None:
             self._prompting.cancel()
         if self._answering is not None and not self._answering.done():
@@ -143,6 +143,6 @@ class TemporalPace:
 
 
 def check(state: str | None) -> None:
-    """Raise if somebody has ended a workflow that had not come to its end."""
+    """Raise if a workflow was ended from outside before it finished."""
     if state in ENDED:
         raise Refused(f"The workflow was closed in Temporal: {state.lower().replace('_', ' ')}.")

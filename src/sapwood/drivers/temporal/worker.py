@@ -34,7 +34,7 @@ CONNECTING = 5.0
 IDLE = 2.0
 """Seconds for which a connection is kept for the next step: less than servers keep theirs."""
 LATER = timedelta(seconds=30)
-"""After which a server is asked again that does not know us: until somebody has put the token right."""
+"""The delay between retries at a server that refuses the token, until an operator has corrected it."""
 AT_ONCE = 5000
 """Steps that one worker waits for at once: it is the server that does them."""
 TERMINATED = "workflow-terminated"

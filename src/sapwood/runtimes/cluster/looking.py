@@ -84,7 +84,7 @@ class Stream(msgspec.Struct, frozen=True):
     last: int
     copies: list[Copy]
     archived: int | None = None
-    """The last place that the archive has; None: nobody asked, or it has none."""
+    """The last place that the archive has, or `None` if nobody asked, or it has none."""
     unarchived: int | None = None
     """How many places come after it."""
     late: float | None = None
@@ -93,7 +93,7 @@ class Stream(msgspec.Struct, frozen=True):
     written: float = 0.0
     """When the oldest and the newest of its messages were written."""
     room: int | None = None
-    """How many bytes it may hold; None: as many as its servers."""
+    """How many bytes it may hold. `None` means as many as its servers."""
 
 
 class Server(msgspec.Struct, frozen=True):

@@ -490,7 +490,7 @@ class NatsOwners:
         return (await self._publish(subject, data, headers))["seq"]
 
     async def _get(self, stream: str, wanted: Mapping[str, Any]) -> tuple[int, str, bytes] | None:
-        """Return one message as the leader of a stream knows it; None: there is none."""
+        """Return one message as the leader of a stream knows it, or `None` if there is none."""
         answer = await self._request(f"$JS.API.STREAM.MSG.GET.{stream}", msgspec.json.encode(wanted))
         try:
             message = _answered(answer.data)["message"]

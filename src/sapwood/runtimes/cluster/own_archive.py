@@ -84,7 +84,7 @@ class OwnArchive:
         return await (await self._own()).put(key, data, only_new=only_new)
 
     async def get(self, key: str) -> bytes | None:
-        """Return an object; None: there is none."""
+        """Return an object, or `None` if there is none."""
         return await (await self._own()).get(key)
 
     async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
@@ -103,7 +103,7 @@ def _seen(checking: asyncio.Future[None]) -> None:
 
 
 async def setup_of(archive: Archive) -> Setup | None:
-    """Return whose an archive is; None: nobody's yet."""
+    """Return whose an archive is, or `None` if nobody's yet."""
     data = await archive.get(SETUP)
     return None if data is None else msgspec.json.decode(data, type=Setup)
 

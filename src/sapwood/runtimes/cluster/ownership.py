@@ -199,11 +199,11 @@ class Ownership:
     # What whoever writes and answers asks.
 
     def epoch_of(self, shard: int) -> Epoch | None:
-        """Return our ownership of a shard; None: it is not ours."""
+        """Return our ownership of a shard, or `None` if it is not ours."""
         return self._mine.get(shard)
 
     def displaced(self) -> str | None:
-        """Return why this node can never answer again; None: it can."""
+        """Return why this node can never answer again, or `None` if it can."""
         return "Another process is this node now: two had the same name." if self._membership.is_displaced else None
 
     def holds_lease(self) -> bool:

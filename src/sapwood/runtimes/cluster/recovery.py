@@ -137,7 +137,7 @@ async def past(archive: Archive, until: float) -> Past:
 
 
 async def tree_at(archive: Archive, names: Names, root: Address, until: float) -> State | None:
-    """Return a tree as it was at a time; None: there was none, or nothing so old is kept."""
+    """Return a tree as it was at a time, or `None` if there was none, or nothing so old is kept."""
     tree = tree_id(root)
     records = await tree_from_segments(archive, names.layout.stream_of(shard_of(root)), tree, until)
     return await _at(await past(archive, until), tree, records, until)
@@ -195,7 +195,7 @@ async def every_tree_at(archive: Archive, names: Names, until: float, lost: dict
 async def restore_everything(connection: Any, names: Names, archive: Archive, until: float | None = None) -> Recovered:
     """Write all that the archive has back to the streams of a cluster, which are empty, so that nodes can open it.
 
-    `until`: as it was at this time; None: all of it. No node may run meanwhile. `UsageError` if one does, or the
+    `until`: as it was at this time. `None` means all of it. No node may run meanwhile. `UsageError` if one does, or the
     streams are not empty.
     """
     await check_no_nodes(connection, names)

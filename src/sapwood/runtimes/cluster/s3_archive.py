@@ -92,7 +92,7 @@ class ObjectArchive:
         return True
 
     async def get(self, key: str) -> bytes | None:
-        """Return an object; None: there is none."""
+        """Return an object, or `None` if there is none."""
         from obstore import get_async
 
         async def whole() -> bytes:

@@ -103,13 +103,13 @@ def lines_of(segment: Segment) -> list[Line]:
 
 
 async def get_segment(archive: Archive, key: str) -> Segment | None:
-    """Return a segment; None: there is none."""
+    """Return a segment, or `None` if there is none."""
     data = await archive.get(key)
     return None if data is None else await asyncio.to_thread(unpack_segment, data, key)
 
 
 async def last_copied(archive: Archive, stream: int) -> Copied | None:
-    """Return how far the second copy of a stream goes; None: there is none."""
+    """Return how far the second copy of a stream goes, or `None` if there is none."""
     last = ""
     async for key in archive.keys(f"{SEGMENTS}/{stream:04}/"):
         last = max(last, key)

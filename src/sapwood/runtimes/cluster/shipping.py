@@ -91,7 +91,7 @@ async def read_batch(
 
 
 async def ask_leader(connection: Any, what: str, stream: str, question: Mapping[str, object]) -> dict[str, Any] | None:
-    """Return what the leader of a stream says; None: it has nothing there."""
+    """Return what the leader of a stream says, or `None` if it has nothing there."""
     import nats.errors
 
     try:

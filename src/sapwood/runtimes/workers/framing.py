@@ -26,7 +26,7 @@ class Kind(IntEnum):
     FAIL = 5
     """The error in place of a last message."""
     STOP = 6
-    """Whoever opened it wants no more of it."""
+    """The side that opened it has cancelled it."""
 
 
 Frame = tuple[int, int, bytes]

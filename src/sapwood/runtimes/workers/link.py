@@ -270,7 +270,7 @@ class Link(asyncio.Protocol):
         self.talks: dict[int, Talk] = {}
         self.is_lost = False
         self.answers = answers
-        """What the other side may ask; None: nothing."""
+        """What the other side may ask. `None` means nothing."""
         self.is_greeted = False
         """Whether the other side has shown that it is a worker of ours."""
         self._lost = lost
@@ -279,7 +279,7 @@ class Link(asyncio.Protocol):
         self._sent = 0
         self._transport: Transport | None = None
         self.room: Future[None] | None = None
-        """Done when the other side has read enough of what was written; None: it has."""
+        """Done when the other side has read enough of what was written, or `None` if it has."""
         self._parts: list[bytes] = []
         self._bytes = 0
         self._turn = False
@@ -353,7 +353,7 @@ class Link(asyncio.Protocol):
         return len(self.talks) if self.room is not None else sum(talk.is_held_up for talk in self.talks.values())
 
     def until_room(self) -> Awaitable[None] | None:
-        """Return what to await before more is written; None: nothing."""
+        """Return what to await before more is written. `None` means nothing."""
         return None if self.room is None else asyncio.shield(self.room)
 
     def close(self) -> None:

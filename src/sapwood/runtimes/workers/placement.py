@@ -1,6 +1,6 @@
 """Which worker runs which trees: by the class of the root its pool, and there a part of the shards each.
 
-Nothing is stored with a tree. Its data lies where it lies whoever runs it, so another
+Nothing is stored with a tree. Its data stays in place whichever worker runs it, so another
 number of workers, or a class in another pool, is another sharing of the same folder.
 """
 

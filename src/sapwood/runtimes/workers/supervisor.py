@@ -42,10 +42,10 @@ WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
 LONGEST_PAUSE = 10.0
 STUCK = 1.0
-"""Seconds that a worker is given to accept nobody any more; one that takes longer accepts nobody anyway."""
+"""Seconds that a worker has to stop accepting connections; one that takes longer accepts none anyway."""
 BACKLOG = 1024
 UNKNOWN = 255
-"""The exit code of a process of which nobody knows how it ended."""
+"""The exit code of a process that exited for an unknown reason."""
 LOOK = 1.0
 """Seconds between two looks, at most."""
 
@@ -137,7 +137,7 @@ class Supervisor:
     silence: float
     """Seconds without a word after which a worker is killed."""
     public: socket.socket | None = None
-    """Where workers accept clients: whoever comes when they do so no more is refused."""
+    """The listening socket of the workers: clients that connect after the workers stopped accepting are refused."""
     imports: Sequence[str] = ()
     """The modules that every worker needs, and that start no thread when they are imported."""
     when_ready: Callable[[], None] = lambda: None
