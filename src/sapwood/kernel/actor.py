@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C")
 
 THE_END = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends the process or the loop; nobody is left to be told."""
+"""Exceptions that end the process or the loop; no caller is left to receive them."""
 TOUCH = 0.05
 """Seconds between two looks at whether a node may answer again."""
 CANCELLED_INSIDE = "A task inside the method was cancelled, and the method did not catch it."
@@ -220,7 +220,7 @@ class Actor:
         return found
 
     def found(self, capability: Callable[[Actor], C]) -> C | None:
-        """Return this agent's own instance of a capability, if anybody has asked for it yet."""
+        """Return this agent's own instance of a capability, if it exists already."""
         return self._capabilities.get(capability)
 
     def lineage(self) -> Iterator[Actor]:
@@ -263,9 +263,9 @@ class Actor:
         return self.database
 
     async def started(self, caller: Call | None) -> bool:
-        """Return when calls may be delivered; start the agent if nobody has.
+        """Return when calls may be delivered; start the agent if necessary.
 
-        False: it went to sleep meanwhile, and has to be woken again.
+        Returns `False` if it went to sleep before that, and has to be woken again.
         """
         if self._start is None:
             self._begin_start(caller)
@@ -362,7 +362,7 @@ class Actor:
             self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
-        """This incarnation is over; whoever waits for its start or its release learns of it."""
+        """This incarnation has ended; waiters for its start or its release are notified."""
         self.dropped = error
         self.release()
         if self._start is not None and not self._start.done():
@@ -493,7 +493,7 @@ class Actor:
             self.settle(reply)
 
     def settle(self, reply: Reply) -> None:
-        """Nobody waits for ever for work that has ended, whatever ended it."""
+        """End every wait for work that has ended, whatever ended it."""
         if not reply.done():
             reply.set_exception(again(self.dropped) if self.dropped is not None else Unavailable(CANCELLED_INSIDE))
             reply.exception()
@@ -539,7 +539,7 @@ class Actor:
         """Return when everything this agent wrote so far is durable, and this node may answer.
 
         It may be out of touch for a while, which is no mistake of what runs here: nothing is to fail for good by
-        that. If the tree is taken by another node meanwhile, it is dropped here.
+        that. If another node takes the tree before that, it is dropped here.
         """
         while True:
             try:
@@ -596,7 +596,7 @@ class Actor:
 
 
 def again(error: SapwoodError) -> SapwoodError:
-    """Return a fresh copy of an error: one instance raised twice would gather tracebacks for ever."""
+    """Return a fresh copy of an error: one instance raised twice would accumulate tracebacks."""
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args
     vars(copy).update({name: value for name, value in vars(error).items() if name != "__notes__"})

@@ -1,8 +1,8 @@
-"""When somebody has to be woken: an index of each tree, and one of the node over its trees.
+"""When agents have to be woken: an index of each tree, and one of the node over its trees.
 
 Both are derived from what the agents' own databases hold. An entry is moved earlier,
 and kept, before the commit that makes it necessary, and later only after: so it may be
-too early, which costs a look, and is never too late. Where nobody sleeps nothing is
+too early, which costs a look, and is never too late. Where no agent sleeps nothing is
 read: a restart opens the trees that are due and no other.
 """
 
@@ -31,7 +31,7 @@ TREE = Schema("sapwood.kernel", "alarms")
 NODE = Schema("sapwood.kernel", "node")
 FILE = "alarms.db"
 AT_ONCE = 16
-"""How many trees to look at before everybody else has a turn: each may have to be opened."""
+"""How many trees to look at before other tasks have a turn: each may have to be opened."""
 LET_GO_AT_ONCE = 500
 BEGINNING = (float("-inf"), "")
 LOOK_AGAIN = 1.0
@@ -160,7 +160,7 @@ class Alarms:
         self._set_timer()
 
     def stop(self) -> None:
-        """Ring for nobody any more."""
+        """Stop ringing."""
         self._look = None
         if self._timer is not None:
             self._timer.cancel()
@@ -269,7 +269,7 @@ class Alarms:
     def hold(self, root: Address, until: float) -> None:
         """The tree was looked at; do so again then, although what is stored says now.
 
-        Unless somebody wants it earlier since, or what is stored was put right.
+        Unless an agent asked for an earlier time since, or the stored time was corrected.
         """
         if until < self._held.get(root, -FOREVER):
             self._hold(root, until)
@@ -406,7 +406,7 @@ class TreeAlarms:
 
     @property
     def exist(self) -> bool:
-        """Whether anybody in the tree ever had something to do."""
+        """Whether any agent of the tree ever had something to do."""
         return self._root.has(TREE)
 
     def stored(self, owner: Address) -> tuple[float | None, int]:
@@ -441,7 +441,7 @@ class TreeAlarms:
         return known is not None and known[0] is not None and known[0] <= due
 
     def restore(self, owner: Address, database: Database, due: float | None, dead: int) -> None:
-        """As `earlier`, for what a loss of power left without an index: it is committed, and nobody may be told of
+        """As `earlier`, for what a loss of power left without an index: it is committed, and no client may be told of
         it before the index is kept."""
         self.earlier(owner, database, due, dead)
         if database is not self._root:
@@ -458,7 +458,7 @@ class TreeAlarms:
             self._root.execute("UPDATE sapwood_alarms SET due_at = ?, dead = ? WHERE owner = ?", due, dead, str(owner))
 
     def forget_below(self, address: Address) -> None:
-        """An agent is being deleted: nobody is woken for it, or for one below it."""
+        """An agent is being deleted: neither it nor an agent below it is woken."""
         if not self._root.has(TREE):
             return
         self._root.begin()

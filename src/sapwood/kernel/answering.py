@@ -375,7 +375,7 @@ class Answered:
             self._tell()
 
     def give_up(self, actor: Actor, call: Call) -> None:
-        """Cancel what runs for it: nobody waits for its result, and the other node is told when it has ended."""
+        """Cancel what runs for it: its result is not needed, and the other node is told when it has ended."""
         if self._is_done:
             return
         self._is_done = True

@@ -1,7 +1,7 @@
 """Moves trees from the log to the archive: snapshots of those that write, and those that rest as a whole.
 
-A snapshot is made from the log and the snapshot before it, not from the local files: so commits go on meanwhile,
-nothing is archived that was not checked, and what somebody else left behind is treated as what is open here.
+A snapshot is made from the log and the snapshot before it, not from the local files: so commits continue,
+nothing is archived that was not checked, and what another node left behind is treated as what is open here.
 It costs a second look at what was written since the last one, never more than the tree is large.
 """
 
@@ -48,7 +48,7 @@ INLINE = 256 * 1024
 async def snapshot(stored: FencedLog, archive: Archive, root: Address, sequence: int, digest: bytes) -> Base:
     """Have the archive take a tree as it is after one of its messages; return what the log may stand on then.
 
-    Commits go on meanwhile. `ChainBroken` if the log does not have what leads there.
+    Commits continue. `ChainBroken` if the log does not have what leads there.
     """
     tree = tree_id(root)
     records = [record for record in await stored.read(shard_of(root), tree) if record.sequence <= sequence]
@@ -93,13 +93,13 @@ async def park(
     history: float,
     is_ours: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Have the log forget a tree that nobody writes to; return whether it did.
+    """Delete a tree without writers from the log. Returns `False` if that was not possible.
 
     Safe to die anywhere, and to be overtaken by a new owner who writes: first the archive has the tree as a whole, then
-    the mark says so, and only then its messages go, up to the last one that the archive has. Whoever reads before
-    that finds the log as it was; whoever wrote meanwhile follows what was parked, and that is what restoring looks for.
-    A mark of an owner that is late sorts before those of later ones, and does not count; if the tree was destroyed
-    since there is none of later ones, so nobody marks it whose it is not any more.
+    the mark says so, and only then its messages go, up to the last one that the archive has. A reader before that finds
+    the log as it was; a new writer follows what was parked, and that is what restoring looks for. A mark of an owner
+    that is late sorts before those of later ones, and does not count; if the tree was destroyed since there is none of
+    later ones, so no former owner marks it.
     """
     records = await stored.read(shard, tree)
     if not records:
@@ -180,8 +180,8 @@ async def _forget_marks(archive: Archive, tree: str, before: str) -> None:
 async def forget_tree(archive: Archive, tree: str, end: Message, sequence: int) -> None:
     """Have the archive forget a tree that ended with this message.
 
-    Whoever asks for the past still finds its snapshots, and the second copy of the log, until they are swept. What was
-    archived later is of a tree of the same name that was made since.
+    A restore to an earlier time still finds its snapshots, and the second copy of the log, until they are swept. What
+    was archived later is of a tree of the same name that was made since.
     """
     place = end.epoch, sequence
     snapshots = [key async for key in archive.keys(f"{SNAPSHOTS}/{tree}/") if place_of(key) <= place]

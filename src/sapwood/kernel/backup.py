@@ -4,8 +4,8 @@ A backup is a data folder: it can be opened as it is, elsewhere, or put back in 
 a tree. All files of a tree are from one moment, between two commits; trees among
 themselves are not.
 
-In a cluster nodes share no disk. Whoever is asked makes a backup of what the log and the archive have, which is
-everything, and to put one back it hands each tree to its owner through the archive.
+In a cluster nodes share no disk. The node that gets the command makes a backup of what the log and the archive have,
+which is everything, and to put one back it hands each tree to its owner through the archive.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ async def restore_all(node: Node, source: Path) -> int:
 
 
 async def restore_tree(node: Node, root: Address, source: Path) -> None:
-    """Put a tree back as it is in a backup, in place of what it is now. Calls to it wait meanwhile."""
+    """Put a tree back as it is in a backup, in place of what it is now. Calls to it wait until then."""
     await _replace(node, root, await _copied(node, root, source))
 
 

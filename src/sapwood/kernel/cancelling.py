@@ -1,7 +1,7 @@
 """Ending tasks for sure.
 
 Until Python 3.12 the cancelling of a task gets lost when what its `wait_for` waits for comes in the same moment, and
-libraries use that for every answer they wait for. A task that goes on for ever would go on then.
+libraries use that for every answer they wait for. A task without an end would continue then.
 """
 
 from __future__ import annotations

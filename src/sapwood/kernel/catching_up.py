@@ -1,6 +1,6 @@
 """Files of a tree that a node has already: what they are, and how they get what the log got since.
 
-They count only if nobody has touched them since they were noted, and if the log still has the message
+They count only if they were not touched since they were noted, and if the log still has the message
 that they are after. Otherwise they are thrown away, and the tree is read as a whole.
 """
 

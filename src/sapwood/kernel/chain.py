@@ -1,9 +1,8 @@
 """What the log holds of a tree: messages that name the one before.
 
-Each is one or more commits of the tree, of all its files together, as the pages they changed. It
-carries the digest of the message before it, and its own. So whoever reads a tree knows
-whether anything is missing, was changed, or comes from somebody who was not the
-owner, whatever the disks below the log did.
+Each is one or more commits of the tree, of all its files together, as the pages they changed. It carries the digest of
+the message before it, and its own. So a reader of a tree knows whether anything is missing, was changed, or comes from
+a node that was not the owner, whatever the disks below the log did.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the kernel knows of an agent class: its type id, its public methods, how to copy for each.
 
-Classes are found by being imported; nobody registers a child class. The type id is what
+Classes are found by being imported; child classes are not registered. The type id is what
 is stored, so that a class may be renamed. Two classes with one id are an error only
 where the id alone has to be resolved.
 """

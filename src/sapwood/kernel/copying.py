@@ -146,7 +146,7 @@ class Copies(Protocol):
 
 
 class AsIs:
-    """Lets a value stay what it is: it goes to nobody outside the agent."""
+    """Leaves a value unchanged: it does not leave the agent."""
 
     def copy(self, value: Any, limit: int) -> Any:
         return value

@@ -122,7 +122,7 @@ def _copied(type_: type[BaseException], error: BaseException, limit: int) -> Any
 
 
 def reduced(error: BaseException) -> tuple[Any, ...]:
-    """Return what an exception can be made of anew."""
+    """Return the parts that an exception can be rebuilt from."""
     # The args of an OSError leave out the file names.
     return cast(Any, OSError.__reduce__(error))[1] if isinstance(error, OSError) else error.args
 

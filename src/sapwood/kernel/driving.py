@@ -9,7 +9,7 @@ from typing import Any
 
 @types.coroutine
 def driven(work: Coroutine[Any, Any, Any], suspended: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """Return what a coroutine returns; call `suspended` when it is first suspended, before anybody else runs."""
+    """Return what a coroutine returns; call `suspended` when it is first suspended, before another task runs."""
     try:
         wanted = work.send(None)
     except StopIteration as done:

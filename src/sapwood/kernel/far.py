@@ -1,8 +1,8 @@
 """Agents that another node runs: their stubs, and the callbacks that go there with a call.
 
 A call leaves as one message and its result comes back as one; a stream is read as it is
-filled. Whoever calls cannot tell, but by the time it takes, and by `Unavailable` if the other
-node ends meanwhile.
+filled. Callers notice it only by the time it takes, and by `Unavailable` if the other
+node exits before it answers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FIRST_ID = 60
 """Bits of the number that the first callback is lent by: no two processes lend two by the same."""
 NOTHING = msgspec.Raw(b"\xc0")
 HOPE = 30.0
-"""Seconds that a tree is looked for which nobody runs."""
+"""Seconds that a tree without a node is looked for."""
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
 
@@ -117,7 +117,7 @@ class Far:
                 raise
 
     async def open(self, verb: str, address: Address, message: bytes, *, items: int = 0) -> Exchange:
-        """Begin an exchange with whoever runs an agent."""
+        """Begin an exchange with the node that runs an agent."""
         return await self.transport.open(await self.directory.owner(address.root), verb, message, items=items)
 
     async def show_out(self, user: object, code: int, reason: str) -> int:
@@ -140,7 +140,7 @@ class Far:
         return True
 
     async def ask_owner(self, root: Address, verb: str, message: bytes) -> bytes:
-        """Ask whoever runs a tree something that takes one message, and return the answer."""
+        """Send the node that runs a tree a request of one message, and return the answer."""
 
         async def ask() -> bytes:
             return await self.ask(await self.directory.owner(root), verb, message)
@@ -150,7 +150,7 @@ class Far:
     async def follow(
         self, root: Address, ask: Callable[[], Coroutine[Any, Any, T]], deadline: float | None = None
     ) -> T:
-        """Return what whoever runs a tree answers; ask again while whoever was asked did not begin.
+        """Return the answer of the node that runs a tree; retry while the node that was asked did not begin.
 
         Until the deadline, or as long as it makes sense to hope.
         """
@@ -173,12 +173,12 @@ class Far:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def epoch_of(self, root: Address) -> int:
-        """Return the number of this node's ownership of a tree; 0: nobody counts them."""
+        """Return the number of this node's ownership of a tree; 0 if they are not counted."""
         epoch = self.directory.epoch_of(shard_of(root))
         return 0 if epoch is None else epoch.number
 
     def heard_wrong(self, root: Address) -> None:
-        """Tell the directory that whoever it names for a tree does not run it."""
+        """Tell the directory that the node it names for a tree does not run it."""
         self.directory.heard_wrong(shard_of(root))
 
     async def ask(self, node: str, verb: str, message: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Agents as they are stored, one after the other, beside the classes they would have if the program started now.
 
-Nobody is woken, and nothing is changed. Each part of the framework that stores something
+No agent is woken, and nothing is changed. Each part of the framework that stores something
 has a function `unfit` that reads its own rows as it would read them later, and names what
 no longer fits; here are the files, the classes and the migrations.
 """
@@ -75,7 +75,7 @@ class Stored:
     kind: AgentClass
     file: Reading
     counts: Counter[str]
-    """How much was looked at so far, by what it is; whoever looks counts."""
+    """How much was looked at so far, by what it is; each reader counts its own."""
 
     def misfit(self, what: str, why: str, remedy: str, *, number: int | None = None, id: str = "") -> Misfit:
         which = id if number is None else row_id(number, self.address, self.stem)

@@ -1,6 +1,6 @@
 """Stubs of agents whose tree may be run by another node from one call to the next.
 
-Each call is decided anew: the tree is here, or it is somewhere else. Whoever is asked and
+Each call is decided separately: the tree is here, or it is somewhere else. A node that is asked and
 does not run it says so before anything has begun; then the directory is asked again. A call
 that may have begun is never made twice.
 """
@@ -176,7 +176,7 @@ class MovingLine:
 
 
 class MovingChannel:
-    """The reading side of a generator wherever it runs; until its first item came, it may be begun anew elsewhere."""
+    """The reading side of a generator wherever it runs; until its first item came, it may start again elsewhere."""
 
     def __init__(self, far: Far, root: Address) -> None:
         self.loop: AbstractEventLoop = far.loop

@@ -94,7 +94,7 @@ class DiskGate:
     """Kept once the disk has it.
 
     Every commit starts a flush of its file, unless one is under way: then the next flush
-    takes all commits that gathered meanwhile. Files are flushed in parallel, by threads
+    takes all commits that gathered until then. Files are flushed in parallel, by threads
     that do nothing else.
     """
 

@@ -1,7 +1,7 @@
 """Which agents of a tree have others do something, for limits that hold for all of them together.
 
 An agent is noted at the root before the commit that stores its first run. Who has none under
-way any more is forgotten when somebody counts, so the list may be too long but never too short.
+way any more is forgotten at the next count, so the list may be too long but never too short.
 When runs began is noted there too: they may be cleared away, with all who knew of them, before
 the minute is over that they count for.
 """
@@ -34,12 +34,12 @@ class Givers:
         self.last_open: dict[str, int] = {}
         """Number of unfinished runs of an agent at the last count."""
         self.begun: deque[tuple[float, frozenset[str]]] | None = None
-        """Start times of the runs of the last minute, and whose limits each counts for. `None` before the first count."""
+        """Start times of the runs of the last minute, and whose limits they count for. `None` at first."""
         self.waiting: set[Callable[[], None]] = set()
         """Called when a run is over, or no more: another may begin, perhaps."""
 
     def freed(self) -> None:
-        """A run of the tree is over, or no more: whoever waits for that looks again."""
+        """A run of the tree has finished or was deleted: waiters check again."""
         for look in tuple(self.waiting):
             look()
 

@@ -1,4 +1,4 @@
-"""How long what happens inside a node took, counted in buckets, for whoever reads `/metrics`."""
+"""How long what happens inside a node took, counted in buckets, for `/metrics`."""
 
 from __future__ import annotations
 

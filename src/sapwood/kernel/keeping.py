@@ -138,7 +138,7 @@ class Keeper:
 
         To be awaited before anything of a tree that is not open is looked at. `aliases`: addresses the tree may have
         had before its class got another type id; then its files are in the folder of that address. `ChainBroken` if
-        what is stored is not whole and nobody has a copy that is; `Unavailable` if the log or the archive cannot be
+        what is stored is damaged and there is no intact replica; `Unavailable` if the log or the archive cannot be
         reached.
         """
         tree = tree_id(root)
@@ -460,7 +460,7 @@ class Keeper:
                 log.exception("parking idle trees failed")
 
     async def sweep(self, open_trees: Collection[str], owned: Collection[int]) -> int:
-        """Park the trees of these shards that nobody has had open for long enough; return how many that were.
+        """Park the trees of these shards that were closed for long enough; return their number.
 
         They may be left from a node that died: what counts is that nothing was written since it was first looked at.
         """

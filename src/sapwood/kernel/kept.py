@@ -1,16 +1,16 @@
 """What the archive holds of a tree, and what it is called there.
 
-Three kinds of objects, never written over, so nobody who is late can take anything back:
+Three kinds of objects, never written over, so a late writer cannot take anything back:
 
 - a snapshot: the tree after one of its messages. Its key says after which.
 - a mark: whether the tree was parked after a message, or lives since one. The one that sorts last counts.
 - what a node hands to the owner of a tree that is to be put back. It goes when the owner has it.
 
-Snapshots of a tree that was destroyed lie elsewhere, as nobody but who asks for the past may find them, with a note of
+Snapshots of a tree that was destroyed lie elsewhere, as only a restore to an earlier time may find them, with a note of
 when that was. They go with the history.
 
 Owners follow each other by epoch, and messages of one owner by their place, so keys sort in the order of time, also
-after the log was lost and begun anew.
+after the log was lost and created again.
 """
 
 from __future__ import annotations

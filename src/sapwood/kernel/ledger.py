@@ -19,7 +19,7 @@ from sapwood.storage.migrations import Schema
 LEDGER = Schema("sapwood.kernel", "ledger")
 BYTES_AT_ONCE = 16 * 1024 * 1024
 MEASURE_AGAIN = 1.0
-"""Seconds before a full tree is measured again, file by file, because somebody still tries."""
+"""Seconds before a full tree is measured again, file by file, because an agent still tries to write."""
 
 
 class Ledger:
@@ -120,7 +120,7 @@ class Ledger:
         return self._bytes >= limits.tree_bytes
 
     def freed(self) -> None:
-        """Something is being removed: measure before anybody is refused again."""
+        """Something is being removed: measure before the next refusal."""
         self._refused_until = 0.0
 
     def grow(self, by: int, limits: Limits, path: Path) -> bool:

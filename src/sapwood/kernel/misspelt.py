@@ -1,8 +1,8 @@
-"""Names in a class that are nearly those of the framework: as they stand, they do nothing, and nobody says so.
+"""Names in a class that are nearly those of the framework: as they stand, they do nothing, without an error.
 
-A name that is only near may be honest, so it is asked about and not refused. Whoever means it
+A name that is only near may be honest, so it is asked about and not refused. An author who means it
 can say so: an attribute with an annotation is one's own, and so is a method that is marked by
-a decorator, because somebody calls it by its name.
+a decorator, because it is called by its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One process that runs agents: their trees, the loop they share, and what they share with nobody else."""
+"""One process that runs agents: their trees, the loop they share, and what they share only with each other."""
 
 from __future__ import annotations
 
@@ -600,7 +600,7 @@ class Node:
         self._sweep = self.loop.call_later(self.settings.sleep_after / 2, self._put_to_sleep)
 
     def sleep(self, idle_for: float = 0.0) -> None:
-        """Forget agents that nobody has used for this long; leaves first, so that parents may follow."""
+        """Forget agents that were idle for this long; leaves first, so that parents may follow."""
         before = self.loop.time() - idle_for
         for tree in list(self.trees.values()):
             if tree.deletions or tree.stays_awake:
@@ -661,7 +661,7 @@ class Node:
             self._in_background(self.keeper.destroyed(tree.address))
 
     async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
-        """Put another folder in the place of a tree's own. Calls to it wait meanwhile."""
+        """Put another folder in the place of a tree's own. Calls to it wait until then."""
         # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
         await asyncio.shield(self._in_background(self._replace(root, folder, error)))
 
@@ -773,7 +773,7 @@ class Node:
             await asyncio.wait(tasks, timeout=LAST_WORDS)
 
     def die_now(self) -> None:
-        """Stop as a killed process does: whatever was not committed is lost, nobody is asked."""
+        """Stop as a killed process does: uncommitted writes are lost, and no hook runs."""
         self._stopped = Unavailable("The process crashed.")
         self._has_died = True
         for tree in self.trees.values():

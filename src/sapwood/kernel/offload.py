@@ -74,7 +74,7 @@ class Offload:
             ) from error
 
     async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
-        """Run one statement off the loop. Calls to this agent wait meanwhile; no other agent does."""
+        """Run one statement off the loop. Calls to this agent wait until it is done; no other agent does."""
         while actor.is_held:
             await actor.released()
             actor.check_live()

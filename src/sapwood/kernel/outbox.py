@@ -100,7 +100,7 @@ class Outbox:
             self._is_empty()
 
     def lose(self) -> None:
-        """What was written is lost, and with it the news of it: whoever listens has to come again."""
+        """What was written is lost, and with it the news of it: clients have to reconnect."""
         sockets = self._actor.host.sockets
         concerned = dict.fromkeys([*sockets.of(self._actor.address), *(socket for socket, _ in self._waiting)])
         self._waiting.clear()

@@ -84,7 +84,7 @@ class Asked(msgspec.Struct, array_like=True):
     """A call, or a stream to be begun."""
 
     target: bytes
-    """Packed by itself: whoever is called often is recognized by it."""
+    """Packed by itself: frequent callees are recognized by it."""
     arguments: list[msgspec.Raw]
     named: dict[str, msgspec.Raw] | None
     loans: list[Loan] | None
@@ -153,7 +153,7 @@ class FarAgent:
 
 
 def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
-    """Return what the other node has to know of whoever asks. `None` means nothing."""
+    """Return what the other node has to know of the caller, or `None` if there is nothing."""
     trace = tracing.text()
     if caller is None and deadline is None and trace is None:
         return None
@@ -172,7 +172,7 @@ def address_of(steps: Steps) -> Address:
 
 
 def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
-    """Return whoever asks, as calls made here know their callers; `live` are those of them that run here."""
+    """Return the caller, as calls made here know their callers; `live` are those of them that run here."""
     call: Call | None = None
     for above in cause.chain:
         address = address_of(above.steps)
@@ -279,7 +279,7 @@ _read_failure = msgspec.msgpack.Decoder(Failure).decode
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Return an error as it travels. Never fails: somebody waits for it."""
+    """Return an error as it travels. Never fails: a caller waits for it."""
     try:
         return pack(_failure(error, MAX_CAUSES))
     except Exception:  # noqa: BLE001 - the code of the error, and of what it holds, may raise anything

@@ -77,12 +77,12 @@ class Gate(Protocol):
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         """Take note of when a tree has to be woken and of its dead letters; kept before or with its next commit.
 
-        Neither: nobody has to look at it. It may then be kept later.
+        If neither is given, the tree need not be looked at. It may then be kept later.
         """
         ...
 
     async def bury(self, root: Address, folder: Path | None) -> None:
-        """Return when it is durable that a tree was destroyed. `folder` has the tombstone; `None` if there is no folder."""
+        """Return when it is durable that a tree was destroyed. `folder` has the tombstone, if there is one."""
         ...
 
     async def flushed(self, root: Address) -> None:
@@ -90,7 +90,7 @@ class Gate(Protocol):
         ...
 
     def drop(self, root: Address) -> None:
-        """A tree is not written to here any more; whoever still waits for something of it is told so."""
+        """A tree is not written to here any more; calls that still wait for it fail."""
         ...
 
     def forget(self, database: Database) -> None:
@@ -115,7 +115,7 @@ class Directory(Protocol):
         ...
 
     def is_here(self, root: Address) -> bool:
-        """Return whether this node may run the tree. Whoever is told so is the only one."""
+        """Return whether this node may run the tree. At most one node gets `True`."""
         ...
 
     def fixed_owner(self, root: Address) -> str | None:
@@ -123,15 +123,15 @@ class Directory(Protocol):
         ...
 
     async def owner(self, root: Address) -> str:
-        """Return the node that runs the tree; `Unavailable` if nobody does for too long."""
+        """Return the node that runs the tree; `Unavailable` if no node does for too long."""
         ...
 
     def epoch_of(self, shard: int) -> Epoch | None:
-        """Return this node's ownership of a shard, or `None` if it is not ours, or nobody counts them."""
+        """Return this node's ownership of a shard, or `None` if it is not ours, or they are not counted."""
         ...
 
     def heard_wrong(self, shard: int) -> None:
-        """Whoever was named for a tree of this shard does not run it."""
+        """The node that was named for a tree of this shard does not run it."""
         ...
 
     async def until_moved(self, shard: int, seconds: float) -> None:
@@ -152,7 +152,7 @@ class Directory(Protocol):
 
 
 class Holder(Protocol):
-    """Runs the trees of the shards that this node owns; told by whoever knows when that changes."""
+    """Runs the trees of the shards that this node owns; notified when that changes."""
 
     async def gained(self, shards: Mapping[int, bool]) -> None:
         """These are ours now; calls come once this returns. Each with whether the owner before ended well."""
@@ -178,14 +178,14 @@ class Holder(Protocol):
 class Exchange(Protocol):
     """One conversation with another node, seen from one of its ends.
 
-    Messages arrive in order, each once, or the conversation fails as a whole. Whoever opened it may say several
-    things after the first; whoever answers has the last word.
+    Messages arrive in order, each once, or the conversation fails as a whole. The side that opened it may send several
+    messages after the first; the other side sends the last one.
     """
 
     def send(self, message: bytes) -> Awaitable[None] | None:
         """Send a message; return what to await before the next one, None: nothing.
 
-        The other end grants credit as it takes messages, so nobody is sent more than it takes.
+        The other end grants credit as it takes messages, so no more is sent than it takes.
         """
         ...
 
@@ -251,21 +251,21 @@ class Transport(Protocol):
 
 
 class NotBegun(Unavailable):
-    """Nothing of what was asked was begun: whoever was asked is gone, or does not run the tree. Asking again is safe.
+    """Nothing of what was asked was begun: the node is gone, or does not run the tree. A retry is safe.
 
     It is never what an agent fails with: then something was begun.
     """
 
 
 class Moved(NotBegun):
-    """Whoever was asked does not run the tree now."""
+    """The node that was asked does not run the tree now."""
 
     def __init__(self, root: Address | str) -> None:
         super().__init__(f"{root} is run by another process.")
 
 
 class Differ(Unavailable):
-    """Whoever leads the log and a copy of it do not have the same, and have not for a while."""
+    """The leader of the log and a replica do not hold the same, and have not for a while."""
 
 
 class OutOfTouch(Unavailable):
@@ -276,7 +276,7 @@ class OutOfTouch(Unavailable):
 
 
 class Fenced(Unavailable):
-    """Somebody else owns the shard now: nothing of it may be written or answered here any more."""
+    """Another node owns the shard now: nothing of it may be written or answered here any more."""
 
     def __init__(self, shards: Collection[int]) -> None:
         super().__init__("Another node runs this tree now.")
@@ -329,16 +329,16 @@ class FencedLog(Protocol):
 
         Returns when a majority has it on its disks. Goes on trying while the log cannot be reached.
         `Fenced` if one of the shards has another owner; `Full` if there is no room; any other `Unavailable` if the log
-        was out of reach for too long: then nobody knows whether it was stored, and the trees have to be read again.
+        was out of reach for too long: then the outcome is unknown, and the trees have to be read again.
         """
         ...
 
     async def has_room(self, stream: int, size: int) -> bool:
-        """Return whether a stream that was full would take so many bytes now, as far as anybody can tell."""
+        """Return whether a stream that was full would take so many bytes now, as far as is known."""
         ...
 
     async def read(self, shard: int, tree: str, after: int = 0) -> list[Record]:
-        """Return what is stored for a tree after this place, in order, as whoever leads the log knows it."""
+        """Return what is stored for a tree after this place, in order, as the leader of the log knows it."""
         ...
 
     async def alarms(self, shards: Collection[int]) -> list[Record]:
@@ -379,7 +379,7 @@ class Archive(Protocol):
 
 
 def settle(waiting: Iterable[Future[None]], error: BaseException | None) -> None:
-    """Let everybody who waits go on, or fail."""
+    """Let all waiters continue, or fail."""
     for waiter in waiting:
         if waiter.done():
             continue

@@ -1,4 +1,4 @@
-"""Which agents of a tree wait for somebody: an index in its root's database.
+"""Which agents of a tree wait for an answer: an index in its root's database.
 
 Derived from what the agents' own databases hold. An agent is in it before the commit that
 makes it wait, and leaves it only after the one that ends that: so it may say too much for a
@@ -49,17 +49,17 @@ class TreeQuestions:
         return rows[0][0] if rows else None
 
     def has(self, address: Address) -> bool:
-        """Return whether an agent, or one below it, waits for somebody."""
+        """Return whether an agent, or one below it, waits for an answer."""
         return self.of(address) is not None or bool(self.below(address))
 
     def forget(self, owner: Address) -> None:
-        """An agent waits for nobody, and that is committed."""
+        """An agent does not wait for an answer any more, and that is committed."""
         if self._root.has(QUESTIONS):
             self._root.begin()
             self._root.execute("DELETE FROM sapwood_questions WHERE owner = ?", str(owner))
 
     def forget_below(self, address: Address, by: Actor) -> None:
-        """Neither an agent nor one below it waits for anybody, because of `by`: have the clients of all above know."""
+        """Neither an agent nor one below it waits for an answer, because of `by`: notify the clients of all above."""
         gone = [owner for owner, _ in self.below(address)]
         if self.of(address) is not None:
             gone.append(address)

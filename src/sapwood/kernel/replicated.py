@@ -1,7 +1,7 @@
 """When what was written is durable, on many machines: once a majority of the log's servers has it on their disks.
 
 Everything committed in a tree, in whatever file, has one order, and becomes durable in
-it. There is one append under way per stream of the log; what is committed meanwhile, in
+it. There is one append under way per stream of the log; what is committed during it, in
 all trees of the stream, goes with the next one.
 """
 
@@ -263,7 +263,7 @@ class ReplicatedGate:
         return (0, 0) if tree is None else (tree.tail.messages, tree.tail.stored_bytes)
 
     def drop(self, root: Address) -> None:
-        """A tree is not written to here any more; whoever still waits for something of it is told so."""
+        """A tree is not written to here any more; calls that still wait for it fail."""
         tree = self._tree(root)
         if tree is not None:
             del self._trees[tree.id]
@@ -508,7 +508,7 @@ class ReplicatedGate:
             log.exception("dropping trees of other nodes failed: %s", shards)
 
     def doubt(self, shard: int, error: Exception) -> None:
-        """Nobody knows whether something was stored that somebody else sent for a shard."""
+        """It is unknown whether a write of another task for a shard was stored."""
         self._lose({shard}, Unavailable(f"The outcome of the last write is unknown: {error}"))
 
     def _doubt(self, taken: Collection[TreeLog], error: Exception) -> None:

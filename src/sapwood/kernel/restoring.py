@@ -262,7 +262,7 @@ async def restore(stored: FencedLog, archive: Archive, root: Address, folder: Pa
 
 
 async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something to files in a thread. Whoever is cancelled waits: nobody else may use these files meanwhile."""
+    """Do something to files in a thread. A cancelled caller waits: no other task may use these files."""
     done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(done)
@@ -315,10 +315,10 @@ class Healed(NamedTuple):
 async def heal(reads: Iterable[Read], archive: Archive, tree: str, newest: int = 0) -> Healed | None:
     """Put a tree together from all places that have its messages, where no single one has them all.
 
-    They are asked one after the other until nothing is missing up to `newest`, 0: all of them. None: nobody has
-    anything of it. `ChainBroken` if they are not whole even together, `Unavailable` if that cannot be known, as one of
-    them does not answer. A message counts wherever it was found, as its digest tells that it was not changed; whether
-    it belongs to the tree, those after it tell.
+    They are asked one after the other until nothing is missing up to `newest`, 0 for all of them. Returns `None` if no
+    replica has anything of it. `ChainBroken` if they are not whole even together, `Unavailable` if that cannot be
+    known, as one of them does not answer. A message counts wherever it was found, as its digest tells that it was not
+    changed; whether it belongs to the tree, those after it tell.
     """
     archived = {name_of(key).chain async for key in archive.keys(f"{SNAPSHOTS}/{tree}/")}
     found: dict[bytes, Record] = {}

@@ -1,6 +1,6 @@
 """The fixed slices of all roots: what is placed together, whatever runs it.
 
-A root's slice follows from its name alone. So it is the same for ever and everywhere, also
+A root's slice follows from its name alone. So it is the same at all times and everywhere, also
 after its class got another type id; and roots of one name, such as all that belong to
 one user, are neighbours.
 """

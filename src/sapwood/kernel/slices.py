@@ -70,7 +70,7 @@ class Slices:
         return waiter
 
     def commit(self) -> None:
-        """Commit what is open, if anything is. Where that fails the agent it belongs to is dropped, and nobody else."""
+        """Commit what is open, if anything is. Where that fails only the agent it belongs to is dropped."""
         database = self.open
         if database is None:
             return

@@ -1,4 +1,4 @@
-"""Which clients are connected to which agents, whoever holds the wire.
+"""Which clients are connected to which agents, whichever node holds the wire.
 
 A socket is a value with an id and an address. Its writer is a port: the server that
 accepted it, in this process or another one. Agents sleep, wake and move while their
@@ -20,15 +20,15 @@ GOING_AWAY = 1001
 RESTARTING = 1012
 WATCH_ONLY = "This connection is read-only."
 SETTLED = "The server is shutting down, and all started calls were answered"
-"""The reason of a close after which whoever was not answered may ask again: nothing of it was begun."""
+"""The reason of a close after which unanswered clients may retry: nothing of it was begun."""
 ON_THE_WAY = 10.0
 """Seconds that the sockets of a tree which came from another node may take to follow it."""
 MISSED = 1024 * 1024
-"""Bytes that are kept for them meanwhile."""
+"""Bytes that are buffered for them until then."""
 
 
 class Writer(Protocol):
-    """Whoever holds the wire."""
+    """The holder of the wire."""
 
     def send(self, number: int, frame: str | bytes) -> None:
         """Take a frame; never waits. `number` counts the frames of this socket from 1."""
@@ -138,7 +138,7 @@ class Socket:
 
 
 class Missed:
-    """Keeps what is said to everybody, for sockets that are on their way to this node."""
+    """Keeps broadcasts, for sockets that are on their way to this node."""
 
     unsent = 0
 
@@ -242,7 +242,7 @@ class Sockets:
         return shard_of(root) in self._came
 
     def come(self, socket: Socket) -> bool:
-        """Take a socket that followed its tree from another node; False: what it missed meanwhile is not known."""
+        """Take a socket that followed its tree from another node; `False` if it is unknown what it missed."""
         if not self._came_lately(socket.address.root):
             return False
         absent = self._absent.get(socket.address)
@@ -266,7 +266,7 @@ class Sockets:
                     socket.leave()
 
     def lost(self, shards: Collection[int]) -> None:
-        """These are another node's, and what was said last is not known: whoever listens has to come again."""
+        """These are another node's, and it is unknown what was sent last: clients have to reconnect."""
         self._forget(shards)
         for root in list(self._trees):
             if shard_of(root) in shards:
@@ -282,7 +282,7 @@ class Sockets:
         return len(self._trees.get(address.root, {}).get(address, ()))
 
     def within(self, address: Address) -> Iterator[Socket]:
-        """Yield the sockets of an agent and of everybody below it."""
+        """Yield the sockets of an agent and of all agents below it."""
         for one, sockets in list(self._trees.get(address.root, {}).items()):
             if one == address or one.is_below(address):
                 yield from list(sockets)
@@ -301,7 +301,7 @@ class Sockets:
         return len(found)
 
     def close_within(self, address: Address, code: int, reason: str) -> None:
-        """Close the sockets of an agent and of everybody below it."""
+        """Close the sockets of an agent and of all agents below it."""
         for socket in self.within(address):
             socket.is_orphan = True
             socket.close(code, reason)

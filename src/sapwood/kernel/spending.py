@@ -3,7 +3,7 @@
 What a request may use at most is reserved before it is sent, and exchanged for what it has
 used when that is known. Reservations are only in memory: requests die with the process. What
 was used is stored right after the agent has stored it of its turn, and before that ends. So if
-the process died in between, whoever goes on with the turn puts it right.
+the process died in between, the process that continues the turn corrects it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spent(NamedTuple):
     nanodollars: int = 0
     """What those cost whose price is known."""
     unpriced: int = 0
-    """How many have a price that nobody knows."""
+    """Number of requests with an unknown price."""
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class Spent(NamedTuple):
 
     @property
     def cost(self) -> float | None:
-        """In dollars; None if nobody knows the price of some of it."""
+        """In dollars, or `None` if a part has an unknown price."""
         return None if self.unpriced else self.nanodollars / NANO
 
     def plus(self, other: Spent, sign: int = 1) -> Spent:
@@ -101,7 +101,7 @@ class Usage:
     output_tokens: int
     """What it has written."""
     cost: float | None
-    """In dollars; None if nobody knows the price."""
+    """In dollars, or `None` if the price is unknown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,7 @@ class Spending:
         self._reserved: set[Reservation] = set()
 
     def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
-        """Set aside what a request may use at most, or refuse it; `nanodollars` is None if nobody knows the price."""
+        """Set aside what a request may use at most, or refuse it; `nanodollars` is `None` if the price is unknown."""
         self._reserved = {one for one in self._reserved if one.actor.dropped is None}
         lineage = [*actor.lineage()][::-1]  # root first: those below inherit its limit, and are not the ones to name
         for one in lineage:
@@ -178,7 +178,7 @@ class Spending:
             )
 
     def add(self, actor: Actor, run: str, model: str, spent: Spent) -> None:
-        """Count what was used, here and for everybody above."""
+        """Count what was used, here and for all agents above."""
         if not any(spent):
             return
         self.root.begin()  # first, because no limit refuses it: it is used already

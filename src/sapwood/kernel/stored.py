@@ -1,6 +1,6 @@
 """Reads trees from wherever a cluster has them: the log, its copies, and the archive.
 
-Any node can read any tree so, whoever runs it. Nothing is written, and nothing is believed that is not whole.
+Any node can read any tree so, whichever node runs it. Nothing is written, and nothing is believed that is not whole.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class StoredTrees:
         self._timings = timings
 
     async def read(self, shard: int, tree: str) -> State | None:
-        """Return a tree as whoever leads the log knows it, unless another copy knows more, or `None` if there is none.
+        """Return a tree as the leader of the log knows it, unless another copy knows more, or `None` if there is none.
 
         `ChainBroken` if it is not whole there.
         """
         return await read_tree(await self.records(shard, tree), self._archive, tree)
 
     async def records(self, shard: int, tree: str, after: int = 0) -> list[Record]:
-        """Return what the log has of a tree, or of its end, as soon as whoever leads it has what every copy has.
+        """Return what the log has of a tree, or of its end, as soon as its leader has what every replica has.
 
         `ChainBroken` if that does not come to be.
         """
@@ -106,7 +106,7 @@ class StoredTrees:
         return state if state is not None and state.files else None
 
     async def every(self) -> AsyncIterator[State]:
-        """Return all trees that there are, also those that nobody has open and those that were parked."""
+        """Return all trees that there are, also those that no node has open and those that were parked."""
         seen: set[str] = set()
         for shard, trees in (await self._log.trees(range(SHARDS))).items():
             for tree in trees:

@@ -1,8 +1,8 @@
 """Async generators that run in another agent.
 
 The generator runs in a task of its own agent and fills a bounded buffer; every item is
-copied and passes the gate. Whoever stops reading, by breaking off, being cancelled or
-letting go of the iterator, closes it.
+copied and passes the gate. A reader that stops, by breaking off, being cancelled or
+dropping the iterator, closes it.
 """
 
 from __future__ import annotations

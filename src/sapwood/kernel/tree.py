@@ -93,7 +93,7 @@ class Tree:
         """How many calls have ended in it."""
 
     def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database:
-        """Return the database of the agent with this file stem; one object each, whoever is alive."""
+        """Return the database of the agent with this file stem; one object each, whichever agent is alive."""
         database = self.databases.get(stem)
         if database is None:
             path = self.folder / f"{stem}.db"
@@ -209,7 +209,7 @@ class Tree:
         """Return the live, started agent at this address; wake it, parents first, if it sleeps.
 
         `alone`: those above it are in memory then, but not started. None: the tree was destroyed or
-        replaced meanwhile, and whoever asks has to find the one that comes next.
+        replaced in between, and the caller has to find the next one.
         """
         while self.destroyed is None:
             actor = self.actors.get(address) or await self._load(address, kind, caller, alone)
@@ -245,7 +245,7 @@ class Tree:
 
     @property
     def stays_awake(self) -> bool:
-        """Whether somebody asked for it."""
+        """Whether it was asked for."""
         for hold in [hold for hold, actor in self.kept_awake.items() if actor.dropped is not None]:
             del self.kept_awake[hold]
         return bool(self.kept_awake)
@@ -428,7 +428,7 @@ class Tree:
 
     @contextmanager
     def visited(self) -> Generator[None, None, None]:
-        """Keep the tree from being forgotten: whoever went on with it would open its files a second time."""
+        """Keep the tree from being forgotten: a task that still uses it would open its files a second time."""
         self.visitors += 1
         try:
             yield

@@ -458,7 +458,7 @@ class TreeLog:
             settle(flushing, None)
 
     def fail(self, error: Unavailable) -> None:
-        """Nobody waits for anything of this tree any more."""
+        """End all waits for this tree."""
         self.error = error
         told = [one for gathered in self.closed for one in gathered.told]
         told += [] if self.sending is None else self.sending.told

@@ -2,7 +2,7 @@
 
 A tree that is due is looked at: its index names the agents, and each of them is woken in
 a task of its own, without starting those above it. One that cannot be woken is tried
-again later and later, and holds up nobody.
+again later and later, and delays no other agent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE = 200
 AT_ONCE = 128
 """How many agents may be starting for an alarm at once."""
 BEGUN_AT_ONCE = 100
-"""How many calls may be begun for alarms before everybody else has a turn."""
+"""How many calls may be started for alarms before other tasks have a turn."""
 PATIENCE = 5.0
 """Seconds after which one that is still starting no longer counts among those."""
 LONGEST_BACK_OFF = 300.0
@@ -64,7 +64,7 @@ class Turns:
         self._renewing = False
 
     async def wait(self) -> None:
-        """Return when something may begin; whoever was let in says with `take` how much it was."""
+        """Return when something may begin; the caller reports with `take` how much it was."""
         if self._left > 0 and not self._waiting:
             return
         turn: asyncio.Future[None] = self._loop.create_future()
@@ -115,7 +115,7 @@ class Waking:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody is being woken right now."""
+        """Whether no agent is being woken right now."""
         return not self.looking and not self._busy
 
     @property
@@ -135,7 +135,7 @@ class Waking:
         return task
 
     def stop(self) -> set[asyncio.Task[None]]:
-        """Wake nobody any more; return what still unwinds."""
+        """Stop waking agents; return what still unwinds."""
         for task in self._tasks:
             task.cancel()
         return self._tasks
@@ -270,7 +270,7 @@ class Waking:
         return until
 
     def forgive(self, who: Address) -> None:
-        """Somebody has woken an agent by other means: the next alarm of it is tried at once."""
+        """An agent was woken by other means: the next alarm of it is tried at once."""
         self._failures.pop(who, None)
 
     def root_known_as(self, root: Address) -> tuple[Address, AgentClass | None]:

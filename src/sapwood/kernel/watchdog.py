@@ -122,7 +122,7 @@ class Watchdog:
     def end_if_stuck(self) -> None:
         """Name what runs and end the process, if the loop has computed since its heart last beat, and not stood still.
 
-        For whoever waits in vain for a sign of life, by way of a signal: a call into C that holds the
+        For a supervisor that waits in vain for a heartbeat, by way of a signal: a call into C that holds the
         GIL keeps the watchdog from looking, but many of those let the handlers of signals run.
         """
         when, cpu = self._last_beat

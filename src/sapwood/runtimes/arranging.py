@@ -1,8 +1,8 @@
 """The nodes' own files in a data folder, when other processes share it than did the last time.
 
 Trees lie where they lie. But each node keeps an index of the alarms of its own trees, and a mark
-that it ended in good order. A file in the folder says how it was shared; whoever
-shares it otherwise takes over what those left. Only the holder of the folder's
+that it ended in good order. A file in the folder says how it was shared; a server that shares
+it otherwise takes over what those left. Only the holder of the folder's
 lock may do so.
 """
 
@@ -24,7 +24,7 @@ from sapwood.runtimes.workers.placement import Sharing
 from sapwood.storage.files import Files
 
 FILE = "workers"
-"""The file that says how the folder is shared: the number of workers, or with pools all of it; none: not at all."""
+"""The file with the number of workers and the pools that share the folder. Without it, the folder is not shared."""
 ALONE = Sharing(0)
 """One process has it all."""
 Row = tuple[str, float | None, int]

@@ -2,7 +2,7 @@
 
 A write-ahead log only grows between two checkpoints. So the state of all databases at
 one moment is: each file as it is, and the first so many bytes of each log, as long as
-nobody checkpoints or removes a file meanwhile.
+no task checkpoints or removes a file during it.
 """
 
 from __future__ import annotations

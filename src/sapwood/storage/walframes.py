@@ -2,7 +2,7 @@
 
 Read through a descriptor of our own: SQLite holds no lock on this file, so it is ours to
 close. Only frames that SQLite said are committed may be asked for. Behind them lie
-others that were never committed, or are left from before the log began anew.
+others that were never committed, or are left from an earlier generation of the log.
 """
 
 # apsw's own stubs name a type that Python has only from 3.12, so to 3.11 its values are unknown.

@@ -2,10 +2,10 @@
 
 The node that accepted a client keeps its socket, and holds it open towards the node that runs the
 agent's tree: itself, or another node. What the client says is numbered and kept until it
-got to the agent. When the tree goes elsewhere, whoever ran it says in its last word what is
+got to the agent. When the tree goes elsewhere, its node says in its last message what is
 known of the socket and how much of what the client said was taken; with that the next one
-goes on. Should a node end without a last word, nobody knows what is missing: the client is told
-to come again.
+goes on. If a node exits without a last message, it is unknown what is missing: the client is told
+to reconnect.
 """
 
 from __future__ import annotations

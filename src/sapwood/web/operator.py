@@ -1,7 +1,7 @@
 """What an operator may ask of a running node: who lives here, what they hold, and to do something to them.
 
 Looking at an agent does not wake it. Over HTTP all of it stands below `/_sapwood/`, and
-answers only whoever has the token that the server wrote into its data folder.
+answers only clients with the token that the server wrote into its data folder.
 """
 
 from __future__ import annotations

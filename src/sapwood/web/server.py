@@ -1,13 +1,13 @@
 """uvicorn's WebSockets, which write many frames at once, and end when the other side does not want them to.
 
 Before the server stops they are drained: what a client said so far is answered, and only then it is told to come
-again. What it says meanwhile nobody begins with, and it is told that too.
+again. Messages that arrive after that are not started, and the client is told that too.
 
 A transport writes each frame by itself, which costs more than making it. Where there are
 many, most of that is saved by writing them together.
 
 A transport closes once it has written what waits. To a client that never reads it never
-has: the connection would stay, with what waits for it, after everybody here has given it up.
+has: the connection would stay, with what waits for it, after all tasks here have given it up.
 """
 
 from __future__ import annotations

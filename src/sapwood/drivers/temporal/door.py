@@ -3,8 +3,8 @@
 With several processes, a worker asks whichever accepts its request; that one has the owner
 of the agent answer.
 
-An answer is lines of JSON. While a step is done there is a line now and then, so that whoever
-waits knows that somebody still does it; the last line says how it stands.
+An answer is lines of JSON. While a step is done there is a line now and then, so that the worker knows that the step is
+still running; the last line says how it stands.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ROOT = SearchAttributeKey.for_keyword("SapwoodRoot")
 MOST_PATH = 1000
 """Characters of an address that can be searched for."""
 LATE = timedelta(minutes=1)
-"""How long after its time a run is ended by Temporal, if nobody else has."""
+"""How long after its time a run is ended by Temporal, if it has not ended."""
 AGAIN = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=5)
 )
@@ -49,7 +49,7 @@ class Driven:
     id: str
     """Its turn, or run."""
     patience: float = 10.0
-    """Seconds without a sign of life after which somebody else is asked to go on."""
+    """Seconds without a heartbeat after which another worker is asked to continue."""
     look: float = 900.0
     """Seconds after which one that waits looks whether what it waits for is still there."""
     most_steps: int = 500
@@ -143,7 +143,7 @@ class WorkWorkflow:
 
     @workflow.signal(name=OVER)
     def over(self, status: str) -> None:
-        """It is over, though nobody asked for a step."""
+        """The work has finished without a request for a step."""
         self._ended = status
 
     @workflow.signal(name=INTERRUPT)

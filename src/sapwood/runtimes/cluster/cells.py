@@ -17,7 +17,7 @@ class Layout(msgspec.Struct, frozen=True):
     streams: int = 8
     replicas: int = 3
     cells: int = 1
-    """Groups of servers of their own. A shard lies in one of them for ever; there is one for now."""
+    """Groups of servers of their own. A shard stays in one of them permanently; there is one for now."""
 
     def cell_of(self, shard: int) -> int:
         """Return which cell a shard lies in."""
@@ -100,5 +100,5 @@ class Names:
 
     @property
     def who(self) -> str:
-        """Where everybody can be asked who is there."""
+        """The subject on which all nodes answer."""
         return f"{self.cluster}.who"

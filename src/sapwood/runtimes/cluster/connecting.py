@@ -47,7 +47,7 @@ async def connect(servers: str, name: str, *, in_hurry: bool = False, timings: T
     """Return a connection to any of these servers, which comes back by itself however long they are gone.
 
     The first of them that names a user and a password names them for all: servers tell of each other without.
-    `in_hurry`: somebody waits for it, and wants one sentence if it cannot be had.
+    `in_hurry`: a user waits for it, and gets an error message if it fails.
     """
     import nats.errors
 
@@ -176,7 +176,7 @@ async def heard(connection: Any) -> None:
 
 
 async def go_elsewhere(connection: Any) -> None:
-    """Leave the server we are connected to for another one; whoever is connected to none is looking for one already."""
+    """Leave the server we are connected to for another one; without a connection, one is being looked for already."""
     if not connection.is_connected:
         return
     # What was not sent is not waited for: a server that stands still never takes it.

@@ -1,4 +1,4 @@
-"""The streams of a cluster, and how it is cut: made and said by whoever comes first."""
+"""The streams of a cluster, and how it is cut: created by the first node."""
 
 # nats-py says of little what it is.
 # pyright: reportUnknownMemberType=false
@@ -26,7 +26,7 @@ from sapwood.timings import DEFAULTS, Timings
 log = logging.getLogger(__name__)
 
 DUPLICATES = 120
-"""Seconds during which the same message is stored once. Nobody may try for longer."""
+"""Seconds during which the same message is stored once. No client may retry for longer."""
 NO_PLACE = 10005
 TOO_MANY_STREAMS = 10026
 ROOM_TAKEN = 0.9
@@ -34,7 +34,7 @@ ROOM_TAKEN = 0.9
 
 
 async def found(connection: Any, cluster: str, wished: Layout, *, timings: Timings = DEFAULTS) -> Names:
-    """Return how the cluster is cut; found it as wished if nobody has, and make its streams."""
+    """Return how the cluster is cut; create it with this layout if it does not exist, with its streams."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
     streams = connection.jetstream(timeout=timings.nats_answer_timeout)
@@ -184,7 +184,7 @@ async def _make(streams: Any, config: Any, trouble: _Trouble) -> None:
 
 
 async def said_first(connection: Any, stream: str, subject: str, wished: bytes, timings: Timings = DEFAULTS) -> bytes:
-    """Say something unless somebody has; return what was said first."""
+    """Store a value unless there is one; return the first one."""
     import nats.errors
     import nats.js.errors
 

@@ -2,8 +2,8 @@
 
 A node may answer while its lease is valid by its own clock, counted from before the renewal
 was sent. Others count it as dead only after they saw, in a view of all leases that is certain to be
-fresh, that it renewed nothing for the time of a lease and a margin. So nobody is ever
-counted as dead who may still answer; and whoever lapsed checks what it owns before it
+fresh, that it renewed nothing for the time of a lease and a margin. So no node is
+counted as dead that may still answer; and a node whose lease lapsed checks what it owns before it
 answers again.
 """
 
@@ -154,7 +154,7 @@ class Nodes:
     def viewed(self, leases: Mapping[str, NodeLease], *, asked: float, answered: float) -> set[Life]:
         """Take note of all leases as they stood at some time between these two; return whose death is new.
 
-        While no such view could be had, nobody could renew either: then everybody's time begins anew.
+        While no such view could be had, no node could renew either: then the time of every node starts again.
         """
         after_gap = self._last_view is None or asked - self._last_view > self._longest_gap
         self._last_view = answered
@@ -179,7 +179,7 @@ class Nodes:
         return dead
 
     def watch(self, lives: Collection[Life]) -> None:
-        """Have these looked at too: they own something, and nobody by this name and life may be seen."""
+        """Have these looked at too: they own something, and may not be seen under this name and life."""
         for life in lives:
             self._marks.setdefault(life, _Mark(UNSEEN, 0.0))
 
@@ -201,7 +201,7 @@ class Nodes:
         return [life for life, mark in self._marks.items() if mark.is_dead]
 
     def next_death(self) -> float | None:
-        """Return when somebody may have to be counted as dead, if nothing is seen of them until then."""
+        """Return when a node may have to be counted as dead, if nothing is seen of them until then."""
         seen = [mark for mark in self._marks.values() if not mark.is_dead and mark.beat != UNSEEN]
         return min((mark.since + self._until_dead for mark in seen), default=None)
 

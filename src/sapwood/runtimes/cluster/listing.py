@@ -1,4 +1,4 @@
-"""All trees of a cluster, whoever runs them or nobody: by the messages of the log, and the marks in the archive."""
+"""All trees of a cluster, whether a node runs them or not: by the messages of the log, and the marks in the archive."""
 
 # nats-py says of little what it is.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -30,7 +30,7 @@ class Listed(msgspec.Struct, frozen=True):
     root: str
     """Its address; of one whose log cannot be read, its id."""
     node: str
-    """Who owns it; empty: nobody now."""
+    """The owner; empty if there is none now."""
     messages: int
     """How many the log has of it; 0: it is parked, and lies in the archive."""
 

@@ -40,9 +40,9 @@ LATE = 60.0
 SILENT = 5_000_000_000
 """Nanoseconds without a word of a copy, after which it is gone: its leader hears of it every second."""
 NEARLY = 0.75
-"""How much of its room a stream or a server may have taken before somebody should look after it."""
+"""How much of its room a stream or a server may use before an operator should act."""
 LOOKS = 3
-"""How often copies that differ are looked at again: while somebody writes, they always do."""
+"""How often copies that differ are looked at again: while nodes write, they always do."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class Stream(msgspec.Struct, frozen=True):
     last: int
     copies: list[Copy]
     archived: int | None = None
-    """The last place that the archive has, or `None` if nobody asked, or it has none."""
+    """The last place that the archive has, or `None` if it was not queried, or has none."""
     unarchived: int | None = None
     """How many places come after it."""
     late: float | None = None
@@ -112,13 +112,13 @@ class Seen(msgspec.Struct, frozen=True):
     layout: Layout
     nodes: list[Node]
     unowned: int
-    """Shards that nobody owns."""
+    """Shards without an owner."""
     orphaned: int
-    """Shards whose owner is gone, and that nobody took yet."""
+    """Shards whose owner is gone, and that no node took yet."""
     streams: list[Stream]
     servers: list[Server]
     troubles: list[str]
-    """What somebody should look at."""
+    """Problems that need attention."""
 
 
 async def look(
@@ -167,7 +167,7 @@ async def look(
 
 
 async def names_of(connection: Any, cluster: str) -> Names:
-    """Return how a cluster is cut, which somebody has founded."""
+    """Return the layout of an existing cluster."""
     first = Names(cluster, Layout())
     info = await _info(connection, first.members)
     is_there = info.get("error", {}).get("err_code") != NO_STREAM
@@ -178,7 +178,7 @@ async def names_of(connection: Any, cluster: str) -> Names:
 
 
 async def owners_of(connection: Any, names: Names, stream: int) -> dict[int, Owner]:
-    """Return who owns the shards of a stream, of those that anybody ever owned."""
+    """Return who owns the shards of a stream, of those that ever had an owner."""
     of = {names.owner(shard): shard for shard in range(SHARDS) if names.layout.stream_of(shard) == stream}
     found = await last_of(connection, names.stream(stream), list(of))
     return {of[message.headers["Nats-Subject"]]: decode(message.data) for message in found}

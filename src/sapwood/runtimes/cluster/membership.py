@@ -20,7 +20,7 @@ from sapwood.runtimes.cluster.nats_owners import Ground
 log = logging.getLogger(__name__)
 
 WATCHED = 2.2
-"""Renewals for which a lease is watched to see whether somebody renews it."""
+"""Renewals for which a lease is watched to see whether it is renewed."""
 
 
 class Membership:
@@ -201,7 +201,7 @@ def _called(life: Life, leases: Mapping[str, NodeLease]) -> str:
 
 
 def settle(waiting: Iterable[asyncio.Future[None]]) -> None:
-    """Let everybody who waits go on."""
+    """Let all waiters continue."""
     for waiter in waiting:
         if not waiter.done():
             waiter.set_result(None)

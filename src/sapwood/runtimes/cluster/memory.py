@@ -35,7 +35,7 @@ class MemoryLog:
         self.is_full = False
 
     def own(self, shard: int) -> int:
-        """Make whoever asks the owner of a shard; return the sequence of its ownership."""
+        """Make the caller the owner of a shard; return the sequence of its ownership."""
         self._owners[shard] = self._next(self.stream_of(shard))
         return self._owners[shard]
 

@@ -16,10 +16,10 @@ from nats.aio.client import Client
 
 
 class NatsClient(Client):
-    """A connection whose trouble is always an error of NATS, and told only to whoever waits."""
+    """A connection whose trouble is always an error of NATS, and raised only to waiters."""
 
     denied: str | None = None
-    """What servers last did not let its user do; whoever waits for the answer hears nothing of it."""
+    """What servers last did not let its user do; waiters for the answer are not notified."""
 
     async def _process_pong(self) -> None:
         # Whoever sent the ping may have stopped waiting: not a reason to leave the server that answers now.
@@ -34,7 +34,7 @@ class NatsClient(Client):
             raise nats.errors.StaleConnectionError from None
 
     def fail_waiting(self) -> None:
-        """Tell whoever waits for an answer that it was lost with the connection, and does not come any more."""
+        """Tell waiters for an answer that it was lost with the connection, and does not come any more."""
         for answer in list(self._resp_map.values()):
             if not answer.done():
                 answer.set_exception(nats.errors.StaleConnectionError())

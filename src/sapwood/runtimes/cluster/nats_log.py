@@ -47,9 +47,9 @@ AGAIN, AGAIN_AT_MOST = 0.02, 0.5
 """Seconds between two attempts: at first, and later."""
 COMPLAIN = 5.0
 LEADERLESS = 3.0
-"""Seconds to go on trying while nobody leads a stream because its servers are full: none of them will."""
+"""Seconds to keep trying while a stream has no leader because its servers are full: none of them will."""
 FULL_FOR = 15.0
-"""Seconds for which servers are taken for full that said so, if nobody can be asked."""
+"""Seconds for which servers are taken for full that said so, if none can be queried."""
 READ_AT_ONCE, BYTES_AT_ONCE = 256, 16 << 20
 AT_ONCE = 16
 """How many questions are under way together."""

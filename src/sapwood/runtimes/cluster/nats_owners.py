@@ -1,8 +1,8 @@
 """Leases and owners of shards, as they are kept in NATS.
 
-The last message on a shard's owner subject counts. It is written only by whoever knows the place of the one before,
-so of two that want a shard one gets it. Whoever wrote some tells the others in a plain message; as those get
-lost when a server does, everybody asks the leaders of the streams now and then too.
+The last message on a shard's owner subject counts. It is written only by a node that knows the place of the one before,
+so of two that want a shard one gets it. The writer tells the others in a plain message; as those get
+lost when a server does, every node asks the leaders of the streams now and then too.
 """
 
 # nats-py says of little what it is.
@@ -42,7 +42,7 @@ LONGEST = 90.0
 NO_ROOM = 5.0
 """Seconds to go on trying while there is no room."""
 HEARD = 1.0
-"""Seconds that somebody has to answer who is there."""
+"""Seconds that a live node has to answer."""
 BATCH = 500
 """Messages in one batch; the servers take 1000."""
 STORED_BEFORE = 10201
@@ -65,7 +65,7 @@ class Ground(Protocol):
         ...
 
     async def last_lease(self, node: str) -> tuple[int, NodeLease | None]:
-        """Return the last lease of a node and its place, as whoever leads knows it."""
+        """Return the last lease of a node and its place, as the leader knows it."""
         ...
 
     async def leases(self) -> dict[str, NodeLease]:
@@ -77,7 +77,7 @@ class Ground(Protocol):
         ...
 
     async def read(self, shards: Iterable[int]) -> dict[int, Held]:
-        """Return the owners of these, as whoever leads knows them; none: nobody ever had it."""
+        """Return the owners of these, as the leader knows them; empty if a shard never had one."""
         ...
 
     async def write(self, owners: Mapping[int, Held]) -> dict[int, Held]:
@@ -97,7 +97,7 @@ class Ground(Protocol):
         ...
 
     async def is_heard(self, node: str) -> bool:
-        """Return whether anybody may listen by this name; the process of one that was killed does not."""
+        """Return whether a process may listen by this name; the process of one that was killed does not."""
         ...
 
     async def listen(
@@ -515,7 +515,7 @@ class NatsOwners:
 
 
 NOBODY = Held(0, Owner(0, ""))
-"""What counts for a shard that nobody ever owned."""
+"""The record of a shard that never had an owner."""
 
 
 def _answered(data: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Which archive is the cluster's own. Whoever used another would find no parked tree there, and begin them anew.
+"""Which archive is the cluster's own. A node with another one would find no parked trees.
 
 The archive has a random id, which is written into it once, and the cluster remembers the id of the one that it was
-founded with. Everybody compares the two before anything is read from the archive or written to it.
+founded with. Every node compares the two before anything is read from the archive or written to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Own(msgspec.Struct, frozen=True):
 
     id: str
     url: str
-    """Where it was then, for whoever has to be told."""
+    """Its URL at that time, for error messages."""
 
 
 class OwnArchive:
@@ -103,7 +103,7 @@ def _seen(checking: asyncio.Future[None]) -> None:
 
 
 async def setup_of(archive: Archive) -> Setup | None:
-    """Return whose an archive is, or `None` if nobody's yet."""
+    """Return the cluster of an archive, or `None` if it has none yet."""
     data = await archive.get(SETUP)
     return None if data is None else msgspec.json.decode(data, type=Setup)
 
@@ -182,5 +182,5 @@ def _compare(names: Names, own: Own, has: str, archive: Archive) -> None:
 
 
 def url_of(archive: Archive) -> str:
-    """Return where an archive is, for whoever has to be told."""
+    """Return the URL of an archive, for error messages."""
     return getattr(archive, "url", "memory://")

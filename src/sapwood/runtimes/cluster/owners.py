@@ -12,7 +12,7 @@ import msgspec
 from sapwood.kernel.shards import SHARDS
 
 STAGGER = 3.0
-"""Seconds that whoever comes next waits for the one before to take a shard that is free."""
+"""Seconds that the next node waits for the one before to take a shard that is free."""
 
 
 class Owner(msgspec.Struct, array_like=True, frozen=True):
@@ -31,7 +31,7 @@ class Owner(msgspec.Struct, array_like=True, frozen=True):
 
 
 FREE = Owner(0, "")
-"""What counts for a shard that nobody ever owned."""
+"""The record of a shard that never had an owner."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Owner).decode
@@ -57,17 +57,17 @@ def _weights(node: str) -> array[int]:
 
 
 def ranking(shard: int, nodes: Iterable[str]) -> list[str]:
-    """Return these nodes, whoever should own the shard first. Only shards of one that comes or goes move."""
+    """Return these nodes, the preferred owner of the shard first. Only shards of one that comes or goes move."""
     return sorted(nodes, key=lambda node: (_weights(node)[shard], node), reverse=True)
 
 
 def wished(shard: int, nodes: Iterable[str]) -> str:
-    """Return who of these should own a shard; nobody if there are none."""
+    """Return which of these should own a shard, or `None` if there are none."""
     return max(nodes, key=lambda node: (_weights(node)[shard], node), default="")
 
 
 def turn_of(node: str, shard: int, owner: Owner, live: Sequence[str]) -> float:
-    """Return how many seconds after a shard became free a node may take it: whoever should own it, at once."""
+    """Return how many seconds after a shard became free a node may take it: the preferred owner, at once."""
     order = ranking(shard, live)
     if not owner.node and owner.to in order:
         order.remove(owner.to)

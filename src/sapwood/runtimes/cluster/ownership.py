@@ -1,9 +1,9 @@
 """Which trees this node runs: the shards it owns, and who owns the others.
 
-A shard is taken by writing its next owner message, which only one of several can. It is taken from nobody who may
-still answer: only after its owner wrote that it released it, or is dead beyond doubt. What runs
-here follows: first the message, then whoever holds the trees is told, then calls are let in;
-and on the way out calls are stopped first, and the message is last.
+A shard is taken by writing its next owner message, which only one of several can. It is never taken from a node that
+may still answer: only after its owner wrote that it released it, or is dead beyond doubt. What runs here follows: first
+the message, then the holder of the trees is told, then calls are let in; and on the way out calls are stopped first,
+and the message is last.
 
 Who should own a shard follows from the names of the nodes that live. That is a wish: nothing is unsafe
 while nodes see different ones.
@@ -34,15 +34,15 @@ from sapwood.runtimes.cluster.owners import Owner, turn_of, wished
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
-"""Seconds that somebody waits for a shard to have an owner."""
+"""Seconds that a caller waits for a shard to have an owner."""
 MOVES = 6000
 """Shards that a node hands over per minute while all are well, so that others get their share."""
 GROUP = 32
-"""Shards that are handed over together: their trees stand still meanwhile."""
+"""Shards that are handed over together: their trees pause during it."""
 FETCHING, LEAVING = 30.0, 2.0
 """Seconds that the next owner is given to fetch large trees while they still run here; and if this node has to stop."""
 JOINING = 120.0
-"""Seconds that a node tries to take part while the servers elect whoever leads its streams."""
+"""Seconds that a node tries to take part while the servers elect the leaders of its streams."""
 TELL_AGAIN = 5.0
 """Seconds between two lines in the log about the same trouble."""
 LOOK = 2.0
@@ -142,11 +142,11 @@ class Ownership:
         return bool(self._here[shard])
 
     def fixed_owner(self, root: Address) -> str | None:
-        """Return nobody: trees move."""
+        """Return `None`: trees move."""
         return None
 
     async def owner(self, root: Address) -> str:
-        """Return the node that runs the tree; wait while nobody does. `Unavailable` if that takes too long."""
+        """Return the node that runs the tree; wait while no node does. `Unavailable` if that takes too long."""
         shard = shard_of(root)
         try:
             async with asyncio.timeout(self._patience):
@@ -211,13 +211,13 @@ class Ownership:
         return self._lease.is_valid()
 
     def heard_wrong(self, shard: int) -> None:
-        """Somebody was told that the owner we know is not it: read who is."""
+        """The known owner turned out to be wrong: read the current one."""
         if shard not in self._mine and shard not in self._busy:
             self._doubted.add(shard)
             self._wake.set()
 
     def fenced(self, shards: Collection[int]) -> None:
-        """The log refused what we wrote, or did not answer: drop these; own anew what is still ours."""
+        """The log refused what we wrote, or did not answer: drop these; take again what is still ours."""
         log.warning("dropped %d shards: another owner, or no answer from the log", len(shards))
         self._doubted.update(shards)
         self._drop(shards)
@@ -253,7 +253,7 @@ class Ownership:
         return {node: lease.version for node, lease in self._nodes.live().items()}
 
     def status(self) -> dict[str, Any]:
-        """Return the nodes, what each owns, and the shards that nobody owns."""
+        """Return the nodes, what each owns, and the shards without an owner."""
         at = self._now()
         owned: dict[Life, int] = {}
         nobodys: list[int] = []
@@ -284,7 +284,7 @@ class Ownership:
     # Coming and going.
 
     async def join(self, holder: Holder) -> None:
-        """Take part: return when this node has a lease and owns whatever it should that nobody has."""
+        """Take part: return when this node has a lease and owns the free shards that it should own."""
         self._holder = holder
         if not self._has_begun:
             await self.begin()
@@ -323,7 +323,7 @@ class Ownership:
                 await asyncio.sleep(0.5)
 
     async def leave(self, patience: float = PATIENCE) -> None:
-        """Hand over everything, each shard to whoever should have it, and take part no more."""
+        """Hand over everything, each shard to its next owner, and leave the cluster."""
         if self._membership.state == "left" or not self._loops:  # it never joined, or could not
             await self._stop()
             return

@@ -1,9 +1,9 @@
 """A stream of bytes between two nodes, made of messages that may get lost.
 
-NATS delivers a message at most once: what is published while a node is being connected anew,
+NATS delivers a message at most once: what is published while a node reconnects,
 or while it reads too slowly, is gone. So each packet has a number, is kept until the other
-end has said that it came, and is sent again if it did not. Whoever says nothing for a few
-seconds, asked or not, is taken for gone.
+end has said that it came, and is sent again if it did not. A peer that sends nothing for a few
+seconds, asked or not, is treated as gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HEAD = HEAD.size
 
 
 def farewell() -> bytes:
-    """Return what is said to whoever believes in a pipe that is no more."""
+    """Return the reply to a peer that uses a closed pipe."""
     return _pack(BYE, 0, 0)
 
 
@@ -171,7 +171,7 @@ class Pipe(asyncio.Transport):
             self._end(None, silent=True)
 
     def nobody(self, number: int) -> None:
-        """Nobody listened where this packet was sent."""
+        """There was no listener where this packet was sent."""
         first, since = self._absent or (number, self._loop.time())
         self._absent = min(first, number), since
 

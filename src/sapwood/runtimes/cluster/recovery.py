@@ -195,7 +195,7 @@ async def every_tree_at(archive: Archive, names: Names, until: float, lost: dict
 async def restore_everything(connection: Any, names: Names, archive: Archive, until: float | None = None) -> Recovered:
     """Write all that the archive has back to the streams of a cluster, which are empty, so that nodes can open it.
 
-    `until`: as it was at this time. `None` means all of it. No node may run meanwhile. `UsageError` if one does, or the
+    `until`: as it was at this time. `None` means all of it. No node may be running. `UsageError` if one does, or the
     streams are not empty.
     """
     await check_no_nodes(connection, names)

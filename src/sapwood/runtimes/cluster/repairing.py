@@ -1,7 +1,7 @@
-"""Makes the log whole again: copies of a stream are made anew from one that is whole, trees are mended by their owners.
+"""Makes the log whole again: replicas of a stream are copied again from an intact one, owners repair trees.
 
 A server that lacks something does not know it, and cannot be told to fetch it. But a stream can be cut down to the
-copy of its leader, and be given the others again: those begin empty, and fetch everything. Meanwhile, for some
+copy of its leader, and be given the others again: those begin empty, and fetch everything. During that, for some
 seconds, there is one copy; so the archive gets all of it first.
 """
 
@@ -36,7 +36,7 @@ LOOK = 0.2
 
 
 async def refill(connection: Any, names: Names, archive: Archive, stream: int) -> None:
-    """Make all copies of a stream anew from its leader's, which is whole. `Unavailable` if that cannot be done now."""
+    """Copy all replicas of a stream again from its leader's. `Unavailable` if that cannot be done now."""
     name, wanted = names.stream(stream), names.layout.replicas
     group = await _group(connection, name)
     if len(group.copies) < wanted or not all(group.copies.values()):
@@ -131,7 +131,7 @@ async def _until(connection: Any, name: str, replicas: int) -> None:
 
 
 async def ask_to_mend(connection: Any, names: Names, shard: int, root: str) -> bool:
-    """Have the node that owns a tree store it anew, from what all copies and the archive have; False: nobody did."""
+    """Let the owner of a tree store it again, from all replicas and the archive. Returns `False` if none did."""
     import nats.errors
 
     owners = await last_of(connection, names.stream(names.layout.stream_of(shard)), [names.owner(shard)])
@@ -149,7 +149,7 @@ async def ask_to_mend(connection: Any, names: Names, shard: int, root: str) -> b
 
 
 async def answer_mending(connection: Any, names: Names, node: str, mend: Callable[[str], Awaitable[None]]) -> Any:
-    """Have a node mend the trees that somebody asks for; return what to end it with."""
+    """Let a node repair trees on request; return what to end it with."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def work(message: Any) -> None:

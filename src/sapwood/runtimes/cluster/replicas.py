@@ -1,7 +1,7 @@
 """The copies of the log that are not its leader's.
 
 A server whose disk lost something does not know it, and says what it has as if it were all, also when it leads.
-Nobody can be asked by name: a question that any replica may answer goes to one of them at random. So it is asked
+Replicas cannot be asked by name: a question that any replica may answer goes to one of them at random. So it is asked
 several times, and all answers count together.
 """
 
@@ -42,7 +42,7 @@ class NatsReplicas:
         self._archive = archive
 
     async def newest(self, shard: int, tree: str) -> int:
-        """Return the highest place that a copy has a message of the tree at. Whoever leads has to answer."""
+        """Return the highest place that a copy has a message of the tree at. The leader has to answer."""
         stream = self._names.stream(self._names.layout.stream_of(shard))
         subject = self._names.tree(shard, tree)
 
@@ -64,7 +64,7 @@ class NatsReplicas:
             return 0
 
     def reads(self, shard: int, tree: str) -> Iterable[Read]:
-        """Return ways to read a tree: from whoever leads, from replicas, and from the archive."""
+        """Return ways to read a tree: from the leader, from replicas, and from the archive."""
 
         async def of_leader() -> list[Record]:
             return await self.read_leader(shard, tree)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from obstore.exceptions import BaseError
 
 PATIENCE = 30.0
-"""Seconds after which an object store that does not answer is given up; whoever asked may ask again."""
+"""Seconds after which an object store that does not answer times out; the caller may retry."""
 ATTEMPT = 10.0
 PAGE = 1000
 TRIED = re.compile(r"^(?:Generic S3 error: )?Error performing (\w+ \S+) in .*? - ")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ArchiveRefused(Unavailable):
-    """The archive answers, and will not do: somebody has to change what is said of it, or what we may do."""
+    """The archive answers, and refuses: an operator has to change the settings or the permissions."""
 
 
 class ObjectArchive:

@@ -132,7 +132,7 @@ def _seconds(text: str) -> float:
 
 
 class Shipper:
-    """Ships one stream. Two at once do no harm: a segment is written once, and whoever comes second looks again."""
+    """Ships one stream. Two at once do no harm: a segment is written once, and the second one looks again."""
 
     def __init__(
         self,

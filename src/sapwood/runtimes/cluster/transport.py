@@ -1,7 +1,7 @@
 """Exchanges with the other nodes of a cluster, over NATS.
 
 Each life of a node has an id of its own, and each connection a subject below it: what was
-meant for a process that is gone reaches nobody, whoever has its name now.
+meant for a process that is gone reaches no process, whichever has its name now.
 """
 
 # nats-py says of little what it is.
@@ -43,7 +43,7 @@ class Hello(msgspec.Struct, array_like=True):
     version: str
     node: str
     subject: str
-    """Where whoever says it listens for this connection."""
+    """The address on which the sender listens for this connection."""
 
 
 _read_hello = msgspec.msgpack.Decoder(Hello).decode

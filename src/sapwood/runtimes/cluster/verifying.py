@@ -1,7 +1,7 @@
 """Is everything that a cluster stores whole? All chains are walked, and all copies compared with each other.
 
 Copies are the servers of NATS and the second copy of the log in the archive. No server can be asked by name, only
-whoever leads and whoever happens to answer, so each tree is asked for several times: all answers have to be the same.
+the leader and any replica that answers, so each tree is asked for several times: all answers have to be the same.
 A tree whose log is damaged is mended by the node that opens it, from what all copies have together; here it is tried
 whether they have enough. Nothing is changed unless it is to be repaired.
 """
@@ -35,7 +35,7 @@ from sapwood.timings import DEFAULTS, Timings
 
 AT_ONCE = 8
 LOOKS = 3
-"""How often a tree is looked at whose copies differ: while somebody writes to it, they may."""
+"""How often a tree is looked at whose copies differ: while a node writes to it, they may."""
 PAUSE = 0.3
 READS = 12
 """How often a tree is asked for: that one of three servers is never the one that answers happens once in 130 times."""
@@ -56,7 +56,7 @@ class Damage(msgspec.Struct, frozen=True):
 
     tree: str
     root: str
-    """Its address; empty: nobody knows."""
+    """Its address; empty if unknown."""
     what: str
     can_be_mended: bool
     """Whether all copies together have what is missing."""
@@ -76,9 +76,9 @@ class Verified(msgspec.Struct):
     mistrusted: list[int] = msgspec.field(default_factory=list[int])
     """Streams whose leader was asked to lead no more."""
     refilled: list[int] = msgspec.field(default_factory=list[int])
-    """Streams whose copies were made anew."""
+    """Streams whose replicas were copied again."""
     mended: list[str] = msgspec.field(default_factory=list[str])
-    """Trees that their owners stored anew."""
+    """Trees that their owners stored again."""
     unrepaired: list[str] = msgspec.field(default_factory=list[str])
     """Why something was not repaired."""
     offline: list[str] = msgspec.field(default_factory=list[str])

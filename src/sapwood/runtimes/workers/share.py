@@ -1,7 +1,7 @@
 """One worker's share of a data folder: which trees it runs, what keeps others away, how it reaches them.
 
 The supervisor holds the folder's own lock and hands it down: it is held as long
-as one of them lives, whatever becomes of whoever started them. So all workers of a
+as one of them lives, whatever becomes of the supervisor. So all workers of a
 folder agree on how it is shared. Each holds a lock of its own beside it, by its number.
 """
 

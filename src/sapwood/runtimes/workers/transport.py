@@ -1,7 +1,7 @@
 """Exchanges with the other workers of this machine, over Unix sockets.
 
 The socket a worker listens on is created by the supervisor and outlives it. So a
-worker that is being restarted is not refused but waited for; nobody is sent anything before
+worker that is being restarted is not refused but waited for; nothing is sent before
 it has answered the first frame.
 """
 
