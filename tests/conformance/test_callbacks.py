@@ -276,7 +276,7 @@ async def test_a_callback_is_refused_once_its_call_has_ended(run: Run) -> None:
         streamer = await world.get_agent(Streamer, "s")
         await streamer.keep(on_chunk)
 
-        with pytest.raises(UsageError, match="'on_chunk' was used after the call it was passed to had ended"):
+        with pytest.raises(UsageError, match="'on_chunk' was called after the call that it was passed to had finished"):
             await streamer.use_kept()
 
         assert heard == []

@@ -126,7 +126,7 @@ def test_a_warning_points_at_the_class_that_has_the_method() -> None:
     ],
 )
 def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value: Any, meant: str) -> None:
-    with pytest.warns(UserWarning, match=rf"Mine\.{name} is no (setting|hook).*Did you mean {meant}\?") as seen:
+    with pytest.warns(UserWarning, match=rf"Mine\.{name} is not a (setting|hook).*Did you mean {meant}\?") as seen:
         type("Mine", (base,), {name: value})
 
     assert len(seen) == 1

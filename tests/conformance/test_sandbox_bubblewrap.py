@@ -133,9 +133,9 @@ async def test_it_sees_no_variable_of_the_host(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("x = [1]\nx.push(2)", "It raised (line 2): AttributeError: 'list' object has no attribute 'push'"),
-        ("def f(a):\n  return a.b\nf(1)", "It raised (line 2): AttributeError: 'int' object has no attribute 'b'"),
-        ("x = 1\nassert x == 2", "It raised (line 2): AssertionError"),
+        ("x = [1]\nx.push(2)", "The code raised (line 2): AttributeError: 'list' object has no attribute 'push'"),
+        ("def f(a):\n  return a.b\nf(1)", "The code raised (line 2): AttributeError: 'int' object has no attribute 'b'"),
+        ("x = 1\nassert x == 2", "The code raised (line 2): AssertionError"),
     ],
 )
 async def test_a_mistake_is_told_by_its_type_its_words_and_its_line(code: str, said: str) -> None:

@@ -8,7 +8,7 @@ const KINDS: Record<string, string> = {
   forbidden: "Not allowed here",
   limit: "A limit was reached",
   binding: "A function that the code called failed",
-  raised: "It raised",
+  raised: "The code raised",
   crashed: "The sandbox crashed",
 };
 const TONES = { running: "plain", paused: "warn", done: "good", refused: "bad", stopped: "plain" } as const;

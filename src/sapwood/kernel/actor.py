@@ -503,7 +503,7 @@ class Actor:
 
         def expire() -> None:
             if not reply.done():
-                text = f"{self.address}.{call.method} did not return before its deadline."
+                text = f"{self.address}.{call.method} did not answer before its deadline."
                 reply.set_exception(TimedOut(text, path=self.address.segments))
                 self.cancel(call)
 

@@ -289,7 +289,7 @@ class FarLine:
             if not limit.expired():  # one of the agent's own
                 raise
             exchange.drop()
-            text = f"{self.address}.{call.method} did not return before its deadline."
+            text = f"{self.address}.{call.method} did not answer before its deadline."
             raise TimedOut(text, path=self.address.segments) from None
 
     def _message(

@@ -733,7 +733,7 @@ class Node:
         self._sweep.cancel()
         self.alarms.stop()
         for socket in self.sockets.everyone():
-            socket.close(RESTARTING, "The server is shutting down")
+            socket.close(RESTARTING, "The server stops")
         try:
             if waking := self.waking.stop():
                 await asyncio.wait(waking, timeout=LAST_WORDS)

@@ -19,7 +19,7 @@ from sapwood.kernel.shards import shard_of
 GOING_AWAY = 1001
 RESTARTING = 1012
 WATCH_ONLY = "This connection is read-only."
-SETTLED = "The server is shutting down, and all started calls were answered"
+SETTLED = "The server stops, and all calls that began were answered"
 """The reason of a close after which unanswered clients may retry: nothing of it was begun."""
 ON_THE_WAY = 10.0
 """Seconds that the sockets of a tree which came from another node may take to follow it."""

@@ -144,7 +144,7 @@ class Conversations:
                     # A client that left is not noticed here, so this may not last for ever.
                     ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
                     if not ended:
-                        socket.close(TRY_AGAIN, "Too many calls in progress")
+                        socket.close(TRY_AGAIN, "Too many calls under way")
                         return UNSAID, ""
 
     async def _settle(self, socket: Socket, under_way: Collection[Future[Any]]) -> None:
@@ -158,7 +158,7 @@ class Conversations:
         if outbox is not None and (waiting := outbox.until_empty()) is not None:
             _, unsent = await wait({waiting}, timeout=LAST_ANSWERS)
             left = left or unsent
-        socket.close(RESTARTING, "The server is shutting down" if left else SETTLED)
+        socket.close(RESTARTING, "The server stops" if left else SETTLED)
 
     async def _next(self, socket: Socket, receive: Receive, counts: Taken) -> MutableMapping[str, Any]:
         """Return what a client says next, or raise `Leaving`: whatever it says is for another node."""

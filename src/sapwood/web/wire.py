@@ -98,7 +98,7 @@ class Wire:
             self._closing = True
             self._make_room()
             # Should it read on after all, it learns why there is no more.
-            self._queue.append((FULL, "Too much unread data"))
+            self._queue.append((FULL, "Too much is waiting to be read"))
             if not self.gone.done():
                 self.gone.set_result(FULL)
 
