@@ -134,7 +134,7 @@ async def test_it_sees_no_variable_of_the_host(monkeypatch: pytest.MonkeyPatch) 
     ("code", "said"),
     [
         ("x = [1]\nx.push(2)", "The code raised (line 2): AttributeError: 'list' object has no attribute 'push'"),
-        ("def f(a):\n  return a.b\nf(1)", "The code raised (line 2): AttributeError: 'int' object has no attribute 'b'"),
+        ("def f(a):\n return a.b\nf(1)", "The code raised (line 2): AttributeError: 'int' object has no attribute 'b'"),
         ("x = 1\nassert x == 2", "The code raised (line 2): AssertionError"),
     ],
 )
