@@ -231,7 +231,7 @@ async def _more_arguments(self: Changing, text: str, how: str) -> None:
         (None, "no method 'act'"),
         (_other_argument, "words"),
         (_other_type, "int"),
-        (_more_arguments, "'how' that was not stored"),
+        (_more_arguments, "'how' that the stored call lacks"),
     ],
 )
 async def test_a_stored_call_that_no_longer_fits_the_program_is_a_dead_letter_and_can_be_replayed_when_it_does(

@@ -92,7 +92,7 @@ async def test_a_stub_refuses_what_does_not_cross_and_says_what_does(run: Run) -
     async with run(Settler) as world:
         settler = cast(Any, await world.get_agent(Settler, "s"))
 
-        with pytest.raises(NoSuchMethod, match=r"Settler.schedules is the agent's own"):
+        with pytest.raises(NoSuchMethod, match=r"Settler.schedules is private to the agent"):
             await settler.schedules.list()
         with pytest.raises(NoSuchMethod, match=r"cannot be called through a stub. These can: questions.approve"):
             await settler.questions.forget()

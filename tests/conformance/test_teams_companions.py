@@ -557,7 +557,7 @@ async def test_a_kind_of_children_can_be_declared_once() -> None:
     child = scribe(text("One."))
     cls = caller(ScriptedModel(text("x")), persistent_agent(child), persistent_agent(child, name="other"))
     async with working(cls) as (_, agent, _):
-        assert "twice" in ((await agent.send("go")).error or "")
+        assert "with the same name or class" in ((await agent.send("go")).error or "")
 
 
 async def test_a_child_without_a_conversation_does_tasks_and_cannot_be_told_more_while_it_is_at_one() -> None:

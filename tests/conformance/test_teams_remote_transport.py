@@ -452,7 +452,7 @@ async def test_a_name_is_needed_and_a_status_is_one_of_four() -> None:
         with pytest.raises(UsageError, match=r"Nameless\.url must name the remote agent"):
             await (await world.get_agent(NamelessDesk, "d")).give()
     with pytest.raises(UsageError, match="status must be one of cancelled, completed, failed, running, got 'error'"):
-        RemoteStatus("failed")  # pyright: ignore[reportArgumentType]
+        RemoteStatus("error")  # pyright: ignore[reportArgumentType]
 
 
 # An HTTP server that is not of sapwood.

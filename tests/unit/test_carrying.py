@@ -95,7 +95,7 @@ async def test_a_socket_whose_agent_is_lost_is_told_to_come_back(said: tuple[dic
     ("said", "text"),
     [
         (None, b"The process of Desk:a does not answer."),
-        ((), b"The process of Desk:a ended before it answered. Whether it was done is not known."),
+        ((), b"The process of Desk:a exited before it answered. The outcome of the request is unknown."),
     ],
 )
 async def test_a_request_whose_agent_is_lost_before_it_answers_may_come_again(

@@ -180,7 +180,7 @@ async def test_a_base_that_cannot_be_stored_in_one_step_is_not(tmp_path: Path) -
     node.commit(ONE, "since")
     await node.kept(ONE)
     node.commit(ONE, "x" * 100_000)
-    with pytest.raises(Unavailable, match="no snapshot"):
+    with pytest.raises(Unavailable, match="No snapshot"):
         await node.gate.rebase(ONE, Base("key", b"", tail.sequence, tail.digest), cut)
     await node.kept(ONE)
     assert await node.restored(ONE) == node.images(ONE)

@@ -59,10 +59,10 @@ def test_money_need_not_be_a_whole_number() -> None:
     ("variable", "text", "sentence"),
     [
         ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
-        ("SAPWOOD_THREADS", "many", "it takes a whole number"),
-        ("SAPWOOD_CORS", "maybe", "it takes true or false"),
-        ("SAPWOOD_PRICES", "my-model", "it takes prices with commas between them"),
-        ("SAPWOOD_LIMITS_DOLLARS", "much", "it takes a number"),
+        ("SAPWOOD_THREADS", "many", "must be a whole number"),
+        ("SAPWOOD_CORS", "maybe", "must be true or false"),
+        ("SAPWOOD_PRICES", "my-model", "must be prices separated by commas"),
+        ("SAPWOOD_LIMITS_DOLLARS", "much", "must be a number"),
     ],
 )
 def test_a_mistake_is_an_error(variable: str, text: str, sentence: str) -> None:

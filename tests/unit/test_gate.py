@@ -234,7 +234,7 @@ async def test_a_sync_that_fails_is_never_forgiven(disk: Disk) -> None:
     leaving = disk.gate.wait(a)
     assert leaving is not None
 
-    with pytest.raises(Unavailable, match=r"refused to keep a\.db"):
+    with pytest.raises(Unavailable, match=r"failed to store a\.db"):
         await leaving
 
     # A later fsync may well succeed, and mean nothing.

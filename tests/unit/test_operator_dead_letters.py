@@ -126,7 +126,7 @@ async def test_those_of_one_agent_and_of_those_below_it(app: App) -> None:
             "Terrace:main/House:a",
             "Terrace:main/House:a/Heating:first",
         ]
-        with pytest.raises(NotFound, match="There is no House:other"):
+        with pytest.raises(NotFound, match="House:other does not exist"):
             await operator.dead_letters("House:other")
 
 
