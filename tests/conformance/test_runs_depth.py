@@ -14,7 +14,7 @@ from tests.machine import patience
 from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = pytest.mark.storage
+pytestmark = [pytest.mark.storage, pytest.mark.slow]
 
 SILENCE = 120.0
 LEVELS = pytest.mark.parametrize("levels", [1, 2, 3])

@@ -30,6 +30,8 @@ from sapwood.runs.clients import RunClients
 from sapwood.runs.decisions import Decisions, read
 from sapwood.testing import ScriptedModel, call, text
 
+pytestmark = pytest.mark.slow  # two servers, many crashes
+
 DEPTH = 3
 """How many levels below the root the agent is that starts the remote run."""
 CHILD = "agent-tool:c1"

@@ -19,6 +19,8 @@ from sapwood import Agent, App, Run
 from sapwood.testing import World
 from sapwood.timings import DEFAULTS
 
+pytestmark = pytest.mark.slow  # two servers, many crashes
+
 LONG = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 5000000) SELECT count(*) FROM n"
 DEEP = 3
 """How many levels below the root the agent is that starts the remote run."""

@@ -229,7 +229,7 @@ def test_an_operator_sees_the_exposed_methods_of_an_agent(project: Path) -> None
 
         assert "add(by: integer) -> integer\n" in shown
         assert [method["name"] for method in listed] == ["add"]
-        assert "open(name: string) -> integer\n    Open one more counter" in above
+        assert "open(name: string) -> integer\n    Open a counter, or create it" in above
         assert (missing.returncode, "has not created Counter:other" in missing.stderr) == (1, True)
 
 
@@ -490,7 +490,7 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
         (["dead-letters", "--replay", "all"], "need the address of an agent"),
         (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "--replay and --delete exclude each other"),
         (["dead-letters"], "No server runs"),
-        (["doctor", "app:app"], "'sapwood-data' is no data folder"),
+        (["doctor", "app:app"], "'sapwood-data' is not a data folder"),
         (["doctor", "nothing:app"], "The module 'nothing' does not exist"),
     ],
 )

@@ -336,7 +336,7 @@ async def test_the_name_of_a_root_stands_in_the_url_as_it_is(url: str, name: str
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "é", "..", "a?b"])
 async def test_a_root_that_has_no_url_is_refused_before_anything_is_sent(name: str) -> None:
-    with pytest.raises(UsageError, match="has no URL"):
+    with pytest.raises(UsageError, match="cannot be part of a URL"):
         async with connect("http://127.0.0.1:1", Player, name):
             pass
 

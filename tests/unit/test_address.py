@@ -59,6 +59,7 @@ def test_an_address_knows_its_root_its_parent_and_what_is_above_it() -> None:
     assert not Address.root_of("Inbox", "bob").child("Notebook", "shopping").is_below(root)
 
 
+@pytest.mark.slow
 @given(addresses)
 def test_equal_addresses_are_one_key(address: Address) -> None:
     twin = Address(tuple(PathSegment(*step) for step in address.segments))
