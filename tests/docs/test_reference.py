@@ -99,6 +99,8 @@ REMOTE_NAMES = [
     "Heartbeat",
     "HttpTransport",
     "Milestone",
+    "NestedEvent",
+    "NestedEvents",
     "OpenQuestions",
     "Position",
     "Progress",

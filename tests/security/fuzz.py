@@ -162,6 +162,7 @@ BODIES = [
     b'{"id":"c1","output":{"a":1}}',
     b'{"input":"x"}',
     b'{"reason":"no"}',
+    b'{"from_seq":1,"milestones":0,"nested":"WzEse31d"}',
     b"\xff\xfe",
     b"[" * 100_000,
     b'{"id":"c1","output":' + b"[" * 5000 + b"]" * 5000 + b"}",

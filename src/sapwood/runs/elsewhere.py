@@ -23,8 +23,9 @@ from sapwood.kernel.copying import to_json
 from sapwood.kernel.spending import Claims
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
-from sapwood.runs.contract import Progress
+from sapwood.runs.contract import UNWANTED, Progress, reason_below
 from sapwood.runs.method import MethodRuns
+from sapwood.runs.nested_log import NestedLog
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.pacing import is_again
 from sapwood.runs.question import Answer, Approvers, Author, Question
@@ -38,6 +39,7 @@ from sapwood.runs.transport import (
     End,
     Heartbeat,
     Milestone,
+    NestedEvents,
     OpenQuestions,
     Position,
     RemoteEvent,
@@ -51,6 +53,12 @@ BEGUN = "begun"
 """What is stored once the other server has taken a run."""
 MAX_MILESTONES = 256 * 1024
 """Maximum length of the milestones of one run, as JSON: they are one row, which each new one writes again."""
+
+
+NESTED_TRIES = 8
+"""How often the events below a run whose end is known are asked for."""
+NOT_FOLLOWED = "not-followed"
+"""Why a run below a remote run is given up that was not over when the remote run was completed."""
 
 
 class Cut(Unavailable):
@@ -69,6 +77,7 @@ class RemoteRuns(MethodRuns):
         """Those that the other server was asked to start: also one that refused may have taken them before."""
         self._with_all_milestones: set[str] = set()
         """Those that have as many milestones as are stored."""
+        self._nested = NestedLog(actor)
 
     def start(self, run: str, input: Any) -> int:
         return self._launch(run)
@@ -100,6 +109,7 @@ class RemoteRuns(MethodRuns):
     async def _stop(self, run: str, reason: str) -> None:
         await self._free()
         self._mirror.withdraw()
+        self._nested.close("cancelled", reason_below(reason))
         self._sessions.stop(self._actor.address, reason, self._actor)
         await super()._stop(run, reason)
 
@@ -127,6 +137,7 @@ class RemoteRuns(MethodRuns):
         except Exception as error:
             await self._free()
             self._mirror.withdraw()
+            self._nested.close("cancelled", FAILED)
             if self._has_begun() or run in self._tried or is_again(self._actor):
                 # The other server may still do it, and no agent here reads it any more: a reply to the start, or to
                 # one before a crash, may have been lost.
@@ -151,6 +162,10 @@ class RemoteRuns(MethodRuns):
                 state = await self._followed(run, input, remote)
                 state = await self._counted(run, state)
                 self._mirror.withdraw()
+                if state.status == "completed":  # a detached run may outlive the run that started it
+                    self._nested.close("interrupted", NOT_FOLLOWED)
+                else:
+                    self._nested.close("cancelled", state.reason or UNWANTED)
                 self._sessions.remove(self._actor.address)
                 return state
             except Unavailable as error:
@@ -181,14 +196,28 @@ class RemoteRuns(MethodRuns):
         self._is_in_touch(run, waits=state.waits)
         if not state.is_over or state.seq != self._length(run):
             state = await self._heard(run, remote)
+        elif state.nested:
+            await self._heard_below(run, remote)
         return state
+
+    async def _heard_below(self, run: str, remote: RemoteRun) -> None:
+        """Store what happened below a run whose end is known; a server that is away now delays that end a little."""
+        for failed in range(1, NESTED_TRIES + 1):
+            try:
+                await self._heard(run, remote)
+                return
+            except RemoteRefused:
+                return
+            except Unavailable:
+                await asyncio.sleep(back_off(failed))
+                await self._actor.free()
 
     async def _heard(self, run: str, remote: RemoteRun) -> RemoteStatus:
         """Store what another server tells of a run, until it tells how it ended."""
         actor, served = self._actor, self._actor.of(Served)
         row = served.row(run)
         assert row is not None
-        after = Position(self._length(run), len(kept.milestones(row)))
+        after = Position(self._length(run), len(kept.milestones(row)), self._nested.cursor())
         async with aclosing(remote.stream(after)) as arrivals:
             async for arrived in arrivals:
                 await (self._free() if any(isinstance(event, OpenQuestions) for event in arrived) else actor.free())
@@ -197,6 +226,8 @@ class RemoteRuns(MethodRuns):
                     work.progressed()
                 if state is not None:
                     return state
+                if any(isinstance(event, NestedEvents) for event in arrived):
+                    await asyncio.sleep(0)  # a server that sends very many of them holds up no other agent
         raise Cut("The other server closed the connection before the run ended.")
 
     def _take(self, run: str, arrived: Sequence[RemoteEvent]) -> RemoteStatus | None:
@@ -226,10 +257,12 @@ class RemoteRuns(MethodRuns):
         served = self._actor.of(Served)
         if isinstance(event, Heartbeat):
             self._is_in_touch(run, waits=event.waits)
-            if event.idle is not None:  # what happens below that run is not told here, but it is progress
+            if event.idle is not None:  # not everything below that run is told here, and all of it is progress
                 served.heard(run, self._actor.host.clock.now() - max(event.idle, 0.0))
         elif isinstance(event, OpenQuestions):
             self._mirror.replace(event.questions)
+        elif isinstance(event, NestedEvents):
+            self._nested.take(event, run, self._session(run))
         elif isinstance(event, Milestone):
             if self._may_add_milestone(run):
                 served.report(event.progress, event.name)

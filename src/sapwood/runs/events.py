@@ -50,6 +50,8 @@ class Event:
     """The data of the event: the chunk, the input of a start, or the result of an end."""
     cursor: str | None = None
     """The position for `subscribe(after=…)`. `None` for some events while very many runs are active."""
+    remote: int = 0
+    """Number of segments at the end of `path` that are on another server, below the stand-in of a remote agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,11 @@ class Ear:
     hears_questions = False
     """Whether it is told, with `None`, that the questions below its agent have changed."""
 
-    def __init__(self, address: Address, levels: float, most: int) -> None:
+    def __init__(self, address: Address, levels: float, most: int, *, runs_only: bool = False) -> None:
         self.address = address
         self.levels = levels
+        self.runs_only = runs_only
+        """Whether it hears of runs only: not what they say, and not of turns that are no runs."""
         self._most = most
         """Events that may wait for it."""
         self.heard: deque[Event] = deque()
@@ -134,9 +138,9 @@ class Feed:
         self.last: Event | None = None
         """How the last turn of its own ended, in this life."""
 
-    def listen(self, levels: float) -> Ear:
+    def listen(self, levels: float, *, runs_only: bool = False) -> Ear:
         """Have what happens from now on be heard; whoever listens is behind until it has read what is stored."""
-        ear = Ear(self._actor.address, levels, self._actor.host.timings.event_queue)
+        ear = Ear(self._actor.address, levels, self._actor.host.timings.event_queue, runs_only=runs_only)
         self.ears.add(ear)
         return ear
 
@@ -161,22 +165,26 @@ class Feed:
             tell(self._actor, self.last)
 
 
-def ears_of(actor: Actor, path: tuple[PathSegment, ...]) -> list[Ear]:
-    """Return who hears of what happens at this path, told by this agent: those who listen here and above."""
+def ears_of(actor: Actor, path: tuple[PathSegment, ...], *, is_run: bool = False) -> list[Ear]:
+    """Return who hears of what happens at this path, told by this agent: those who listen here and above.
+
+    `is_run` says that it is about a run as a whole.
+    """
     found: list[Ear] = []
     at: Actor | None = actor
     while at is not None:
         feed = at.found(Feed)
         if feed is not None and feed.ears:
             level = len(path) - len(at.address.segments)
-            found += [ear for ear in feed.ears if level <= ear.levels]
+            found += [ear for ear in feed.ears if level <= ear.levels and (is_run or not ear.runs_only)]
         at = at.parent
     return found
 
 
 def tell(actor: Actor, event: Event) -> None:
     """Tell everybody who listens, once what this agent wrote is kept."""
-    _put(actor, ears_of(actor, event.path), event)
+    is_run = event.kind != "chunk" and event.run_id is not None
+    _put(actor, ears_of(actor, event.path, is_run=is_run), event)
 
 
 def tell_here(actor: Actor, event: Event) -> None:

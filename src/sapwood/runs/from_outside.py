@@ -16,11 +16,13 @@ from sapwood.capabilities.connections import HttpOnly
 from sapwood.errors import InvalidArguments, ProtocolMismatch, RemoteLost, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients, told_of
+from sapwood.kernel.registry import CHILDREN
 from sapwood.runs import kept
 from sapwood.runs.activity import activity_of
 from sapwood.runs.contract import RunState, bounded_reason
 from sapwood.runs.events import Ear, Feed
 from sapwood.runs.gates import refused_to_watch
+from sapwood.runs.nested_stream import NestedEar, NestedStream
 from sapwood.runs.remote_questions import questions_for, take_answer
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
@@ -68,6 +70,7 @@ class RunsFromOutside(HttpOnly):
             ("POST", wire.PATH): self._start,
             ("GET", wire.PATH): self._status,
             ("GET", wire.STREAM): self._stream,
+            ("POST", wire.STREAM): self._stream,
             ("POST", wire.CANCEL): self._cancel,
             ("POST", wire.ANSWER): self._answer,
         }
@@ -116,15 +119,21 @@ class RunsFromOutside(HttpOnly):
     async def _stream(self, request: Any) -> Any:
         from starlette.responses import StreamingResponse
 
-        from_seq, milestones = _number(request, "from_seq", 1), _number(request, "milestones", 0)
+        if request.method == "POST":
+            after = _read(await request.body() or b"{}", wire.StreamFrom)
+            await self._actor.free()
+        else:
+            after = wire.StreamFrom(_number(request, "from_seq", 1), _number(request, "milestones", 0))
         if _is_number(last := request.headers.get("last-event-id", "")):
-            from_seq = int(last) + 1
-        if from_seq > self._state().seq + 1:
+            after.from_seq = int(last) + 1
+        if after.from_seq > self._state().seq + 1:
             raise RemoteLost(
-                f"from_seq={from_seq} is past the end of this run ({self._state().seq} chunks). Start a new run."
+                f"from_seq={after.from_seq} is past the end of this run ({self._state().seq} chunks). Start a new run."
             )
         return StreamingResponse(
-            self._told(request, max(from_seq, 1), milestones),
+            self._told(
+                request, max(after.from_seq, 1), after.milestones, NestedStream(self._actor, request, after.nested)
+            ),
             media_type=wire.SSE,
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -133,15 +142,15 @@ class RunsFromOutside(HttpOnly):
         state = self._actor.of(Served).inspect(self._run)
         if state is None:
             raise RemoteLost(f"{self._actor.address} has no run.")
-        return _shown(state)
+        return _shown(state, nested=self._actor.database.has(CHILDREN))
 
-    async def _told(self, request: Any, seq: int, milestones: int) -> AsyncGenerator[bytes, None]:
+    async def _told(self, request: Any, seq: int, milestones: int, nested: NestedStream) -> AsyncGenerator[bytes, None]:
         """Yield what happens in the run, from a number on, until it is over."""
         actor = self._actor
         feed, open_streams = actor.of(Feed), actor.host.shared(OpenStreams)
         bell, waits = Bell(actor.address, 0, actor.host.timings.event_queue), None
         bell.progress, told_questions = self._last_progress(), b""
-        feed.ears.add(bell)
+        feed.ears |= {bell, nested_ear := NestedEar(bell)}
         open_streams.readers.add(bell)
         try:
             while not bell.is_over:
@@ -162,9 +171,14 @@ class RunsFromOutside(HttpOnly):
                     if asked != told_questions:
                         told_questions = asked
                         yield wire.Told("questions", asked).encoded()
+                is_last = state.is_over and not page and seq > state.seq
+                if nested_ear.has_news or is_last:
+                    nested_ear.has_news = False  # before it is read: what happens meanwhile rings again
+                    async for batch in nested.batches(is_last=is_last):
+                        yield wire.Told("nested", batch).encoded()
                 if page:
                     continue
-                if state.is_over and seq > state.seq:
+                if is_last:
                     yield wire.Told("end", wire.encoded(state)).encoded()
                     return
                 if waits != state.waits or not await bell.news(actor.host.timings.event_keepalive_interval):
@@ -172,7 +186,8 @@ class RunsFromOutside(HttpOnly):
                     yield wire.Told("quiet", wire.encoded(wire.Quiet(waits, self._idle()))).encoded()
         finally:
             open_streams.readers.discard(bell)
-            feed.ears.discard(bell)
+            feed.ears -= {bell, nested_ear}
+            await nested.close()
 
     def _idle(self) -> float | None:
         """Return for how many seconds nothing has happened, here or below. `None` means that nothing was said."""
@@ -206,7 +221,7 @@ def status_told(error: SapwoodError) -> int:
     return next((status for kind, status in STATUS if isinstance(error, kind)), status_of(error))
 
 
-def _shown(state: RunState) -> wire.State:
+def _shown(state: RunState, *, nested: bool) -> wire.State:
     return wire.State(
         status=state.status,
         seq=state.seq,
@@ -216,6 +231,7 @@ def _shown(state: RunState) -> wire.State:
         error=for_clients(state.error),
         reason=state.reason,
         usage=msgspec.Raw(state.usage.encode()),
+        nested=nested,
     )
 
 

@@ -34,6 +34,8 @@ from sapwood.runs.transport import (
     End,
     Heartbeat,
     Milestone,
+    NestedEvent,
+    NestedEvents,
     OpenQuestions,
     Position,
     RemoteAnswer,
@@ -115,8 +117,8 @@ class HttpTransport:
 
     async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
         """Yield batches of events of a run until the run or the connection ends."""
-        query, reader = f"from_seq={after.seq + 1}&milestones={after.milestones}", wire.Reader()
-        async with self._answer(session, "GET", f"{wire.STREAM}?{query}", accept=wire.SSE) as response:
+        body, reader = wire.StreamFrom(after.seq + 1, after.milestones, after.nested), wire.Reader()
+        async with self._answer(session, "POST", wire.STREAM, wire.encoded(body), accept=wire.SSE) as response:
             async for data in response.aiter_bytes():
                 try:
                     yield list(_events(reader.read(data)))
@@ -187,6 +189,9 @@ def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
             yield Heartbeat(quiet.waits, quiet.idle)
         elif told.kind == "questions":
             yield OpenQuestions([_question(one) for one in msgspec.json.decode(told.body, type=list[wire.Asked])])
+        elif told.kind == "nested":
+            if len(told.body) <= wire.MAX_NESTED_BATCH_BYTES:
+                yield _nested(msgspec.json.decode(told.body, type=wire.Nested))
         elif told.kind == "end":
             yield End(_status(msgspec.json.decode(told.body, type=wire.State)))
         elif told.kind == "progress":
@@ -199,6 +204,22 @@ def _events(arrived: list[wire.Told]) -> Iterator[RemoteEvent]:
 def _question(asked: wire.Asked) -> RemoteQuestion:
     path = tuple(PathSegment(one.type, one.name) for one in asked.path)
     return RemoteQuestion(asked.id, asked.tool, asked.arguments, path)
+
+
+def _nested(told: wire.Nested) -> NestedEvents:
+    events = [
+        NestedEvent(
+            tuple(PathSegment(step.type, step.name) for step in one.path),
+            one.run,
+            cast("Any", one.kind),  # the caller checks it
+            one.at,
+            one.seq,
+            one.body,
+            one.parent,
+        )
+        for one in told.events
+    ]
+    return NestedEvents(events, told.cursor)
 
 
 def _progress(body: dict[str, Any]) -> Progress:
@@ -220,6 +241,7 @@ def _status(state: wire.State) -> RemoteStatus:
         error=state.error,
         reason=state.reason,
         usage=usage,
+        nested=state.nested,
     )
 
 

@@ -85,7 +85,8 @@ async def _lines(
                 if event is None:
                     yield wire.QUIET[media]
                     continue
-                if (path := event.path[depth:]) not in admitted:
+                # Beyond the sub-agent that stands for a remote one, there is no gate here: its own decides.
+                if (path := event.path[depth : len(event.path) - event.remote]) not in admitted:
                     admitted[path] = await gates.admits(path)
                 if admitted[path] and (sent := wire.encoded(projection.of(event), event.cursor, media)):
                     yield sent

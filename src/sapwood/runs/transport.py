@@ -38,6 +38,8 @@ class RemoteStatus:
     """Why the run was cancelled."""
     usage: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Tokens and cost by model, as sapwood servers report them."""
+    nested: bool = False
+    """Whether there may be runs below it. Their events are then read from the stream of a run that has ended, too."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -57,6 +59,9 @@ class Position:
     """The number of the last chunk that is stored; 0 if none is. The stream begins with the one after it."""
     milestones: int = 0
     """How many milestones are stored. The stream leaves out as many."""
+    nested: str | None = None
+    """The last `cursor` of `NestedEvents` that is stored. The stream has the events of nested runs after it. `None`
+    means all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,40 @@ class RemoteAnswer:
     """The user who answered. The remote side cannot verify it."""
 
 
+NestedKind: TypeAlias = Literal["started", "progress", "milestone", "completed", "failed", "cancelled", "interrupted"]
+NESTED_KINDS = frozenset(get_args(NestedKind))
+
+
+@dataclass(frozen=True, slots=True)
+class NestedEvent:
+    """Something that happened to a run below a remote run. It is shown at the caller, below the remote agent."""
+
+    path: tuple[PathSegment, ...]
+    """The path to the agent that executes the nested run, from the one that executes the run: 1 to 32 steps."""
+    run_id: str
+    """The id of the nested run."""
+    kind: NestedKind
+    """What happened. A nested run has one `started`, and ends with `finished`, `error` or `aborted`."""
+    at: float
+    """When it happened, in seconds since the epoch, UTC."""
+    seq: int = 0
+    """Its number in the nested run. The start has 0."""
+    body: Any = None
+    """As in the `Event` of a local run. More than 8 KiB of JSON is cut."""
+    parent_run_id: str | None = None
+    """The run that started the nested run. `None` for an agent directly below the remote one means the remote run."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedEvents:
+    """Events of runs below a run, in order. A transport that cannot see them yields none."""
+
+    events: Sequence[NestedEvent]
+    """The events; at most 100. Others, and those that are not valid, are left out."""
+    cursor: str | None = None
+    """Where a stream resumes after them: any text of at most 64 KiB. It is stored with the events."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a run: the last event of a stream. Its status counts all chunks."""
@@ -137,7 +176,7 @@ class End:
     """How the run ended."""
 
 
-RemoteEvent: TypeAlias = Chunk | Milestone | Progress | OpenQuestions | Heartbeat | End
+RemoteEvent: TypeAlias = Chunk | Milestone | Progress | OpenQuestions | NestedEvents | Heartbeat | End
 """What a stream yields."""
 
 

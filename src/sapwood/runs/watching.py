@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.registry import CHILDREN
 from sapwood.kernel.registry import Registry as ChildRegistry
 from sapwood.kernel.tree import Tree
-from sapwood.runs import kept
+from sapwood.runs import kept, nested_log
 from sapwood.runs.cursor import OWN, Cursor, Place, Shelf, TurnPlace
 from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
 from sapwood.runs.inputs import INPUT_DETAILS, InputDetail, full_input
@@ -53,12 +53,16 @@ class Node:
 class Watch:
     """One reader of what happens in an agent, and below it."""
 
-    def __init__(self, actor: Actor, depth: str, after: str | None, input: str = "preview") -> None:
+    def __init__(
+        self, actor: Actor, depth: str, after: str | None, input: str = "preview", *, runs_only: bool = False
+    ) -> None:
         if depth not in LEVELS:
             raise InvalidArguments(f"`depth` must be one of {', '.join(LEVELS)}, got {depth!r}.")
         if input not in INPUT_DETAILS:
             raise InvalidArguments(f"`input` must be {' or '.join(INPUT_DETAILS)}, got {input!r}.")
         self._input: InputDetail = input
+        self._runs_only = runs_only
+        """Whether it tells of runs only: not what they say, and not of turns that are no runs."""
         tree = actor.home
         assert isinstance(tree, Tree)
         self._actor, self._tree = actor, tree
@@ -86,7 +90,7 @@ class Watch:
     async def events_or_silence(self, quiet: float | None) -> AsyncGenerator[Event | None, None]:
         """Yield events, and None whenever nothing has happened for so many seconds."""
         feed = self._actor.of(Feed)
-        ear = self._ear = feed.listen(self._levels)
+        ear = self._ear = feed.listen(self._levels, runs_only=self._runs_only)
         try:
             while not ear.is_over:
                 if ear.is_behind:
@@ -110,6 +114,15 @@ class Watch:
         if self._ear is not None:
             self._ear.end()
 
+    def look_again(self) -> None:
+        """Read what is stored before anything that is heard."""
+        if self._ear is not None:
+            self._ear.close(0, "")
+
+    def cursor(self) -> str:
+        """Return where to go on after all that was told."""
+        return self._cursor.text()
+
     def _marked(self, event: Event) -> Event:
         """Return an event with where to go on after it."""
         self._without += 1
@@ -118,14 +131,15 @@ class Watch:
         cursor = self._cursor.text()
         self._without, self._size = 0, len(cursor)
         # Not by dataclasses.replace, which costs more than all the rest.
-        return Event(event.path, event.run_id, event.parent_run_id, event.seq, event.at, event.kind, event.body, cursor)
+        about = (event.path, event.run_id, event.parent_run_id, event.seq, event.at, event.kind, event.body)
+        return Event(*about, cursor, event.remote)
 
     def _is_next(self, event: Event) -> bool:
         """Return whether an event is what the reader is to be told next, and note it if so."""
         if event.run_id is None:
             return self._is_next_of_turn(event)
         found = self._known.get((event.path, event.run_id))
-        if found is None or found[1].seq != event.seq:
+        if found is None or (found[1].seq != event.seq and not self._runs_only):
             return False
         place = found[1]
         if event.kind == "chunk":
@@ -155,6 +169,11 @@ class Watch:
         if event.run_id is None:
             async for missed in self._missed_of_turn(event):
                 yield missed
+        elif event.remote:
+            node = self._find(event.path[: -event.remote])
+            if node is not None and await self._kept(node.database):
+                for missed in self._nested(node, len(node.path) - len(self._top.path)):
+                    yield missed
         elif not self._was_told(event):
             is_own = event.path == self._top.path
             node = self._top if is_own else self._find(event.path[:-1])
@@ -187,6 +206,8 @@ class Watch:
             yield event
         if level + 1 > self._levels or not await self._kept(node.database):
             return
+        for event in self._nested(node, level):
+            yield event
         registry = Registry(node.database, self._actor.host.clock)
         visited: set[int] = set()
         if registry.exists:
@@ -205,6 +226,16 @@ class Watch:
             after = page[-1][0]
             await asyncio.sleep(0)
             await self._kept(node.database)
+
+    def _nested(self, node: Node, level: int) -> Iterator[Event]:
+        """Yield what happened below the remote run that an agent stands for, and was not told yet."""
+        if not node.database.has(nested_log.NESTED):
+            return
+        shelf = self._cursor.shelf(node.key)  # such an agent starts no runs itself
+        for number, event in nested_log.read(node.database, node.path, shelf.done):
+            shelf.done = number
+            if level + event.remote <= self._levels:
+                yield event
 
     def _children(self, node: Node, after: int) -> list[tuple[int, Node]]:
         database = node.database
@@ -283,7 +314,10 @@ class Watch:
         """Return what a run has said and was not told yet; nothing if it cannot be read any more."""
         try:
             found = kept.find(database, row.id)
-            return [] if found is None else _said(path, row.id, parent_run(row), database, found, place, row.said)
+            if found is None:
+                return []
+            length = 0 if self._runs_only else row.said
+            return _said(path, row.id, parent_run(row), database, found, place, length)
         except Exception:
             self._actor.check_live()
             where = {"address": str(self._actor.address)}
@@ -312,7 +346,8 @@ class Watch:
         if place.seq == 0:
             place.seq = 1
             yield first if self._input == "preview" else served.started(row, self._input)
-        for event in _said(path, id, first.parent_run_id, self._top.database, row, place):
+        length = 0 if self._runs_only else None
+        for event in _said(path, id, first.parent_run_id, self._top.database, row, place, length):
             _note(place, event)
             yield event
         if row.status != "running":
@@ -321,7 +356,7 @@ class Watch:
 
     async def _turn(self, node: Node) -> AsyncGenerator[Event, None]:
         """Yield what is stored of the turn that an agent takes for nobody, if one goes on."""
-        feed = self._feed(node.path)
+        feed = None if self._runs_only else self._feed(node.path)
         if feed is None:
             return
         place, turn = self._cursor.turns.get(node.key), feed.turn
@@ -412,7 +447,7 @@ def _said(
     """Return the chunks and milestones of a run that were not told yet, in order."""
     found = [
         (one.number + 1, 1, Event(path, id, parent, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text)))
-        for one in kept.said(database, row, after=place.seq - 2, length=length)
+        for one in (() if length == 0 else kept.said(database, row, after=place.seq - 2, length=length))
     ]
     for seq, told in kept.milestones(row)[place.milestones :]:
         found.append((seq, 0, Event(path, id, parent, seq, told["at"] / 1000, "milestone", told)))

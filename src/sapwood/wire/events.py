@@ -33,23 +33,24 @@ class Told(Protocol):
     def kind(self) -> str: ...
     @property
     def body(self) -> Any: ...
+    @property
+    def remote(self) -> int: ...
 
 
 class Events:
     """Events as they are."""
 
     def of(self, event: Told) -> list[dict[str, Any]]:
-        return [
-            {
-                "path": [{"type": step.type, "name": step.name} for step in event.path],
-                "runId": event.run_id,
-                "parentRunId": event.parent_run_id,
-                "seq": event.seq,
-                "at": milliseconds(event.at),
-                "kind": event.kind,
-                "body": event.body,
-            }
-        ]
+        told = {
+            "path": [{"type": step.type, "name": step.name} for step in event.path],
+            "runId": event.run_id,
+            "parentRunId": event.parent_run_id,
+            "seq": event.seq,
+            "at": milliseconds(event.at),
+            "kind": event.kind,
+            "body": event.body,
+        }
+        return [{**told, "remote": event.remote} if event.remote else told]
 
 
 def milliseconds(seconds: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ HEADER = "sapwood-protocol"
 PATH = "/run"
 """POST starts the run of an agent, GET tells how it stands."""
 STREAM = f"{PATH}/stream"
-"""GET tells what happens in it, from the event with the number `from_seq` on."""
+"""GET tells what happens in it, from the event with the number `from_seq` on. POST does too, after a `StreamFrom`."""
 CANCEL = f"{PATH}/cancel"
 """POST stops it, also one that has not begun: then it never will."""
 ANSWER = f"{PATH}/answer"
@@ -32,7 +32,21 @@ MAX_QUESTION_BYTES = 256 * 1024
 MAX_NAME = 200
 """Maximum length of the name of the user on whose behalf a question is answered, in characters."""
 
-Kind = Literal["chunk", "milestone", "progress", "questions", "quiet", "end"]
+MAX_NESTED_EVENTS = 100
+"""Maximum number of events of nested runs that are told at once."""
+MAX_NESTED_BODY_BYTES = 8 * 1024
+"""Maximum size of the body of one of these events, as JSON."""
+MAX_NESTED_BATCH_BYTES = 2 * 1024 * 1024
+"""Maximum size of all that is told at once of nested runs; more is not read."""
+MAX_NESTED_PATH = 32
+"""Maximum number of steps from the agent that executes a run to one that executes a nested run."""
+MAX_NESTED_PATH_BYTES = 4 * 1024
+"""Maximum size of this path, as an address."""
+MAX_CURSOR = 64 * 1024
+"""Maximum length of a cursor of nested runs, in characters."""
+MAX_NUMBER = 10**18
+
+Kind = Literal["chunk", "milestone", "progress", "questions", "nested", "quiet", "end"]
 
 _text = msgspec.json.Encoder().encode
 _NOTHING = msgspec.Raw(b"null")
@@ -42,6 +56,18 @@ class Start(msgspec.Struct):
     """What a run is given."""
 
     input: msgspec.Raw
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NUMBER)]
+
+
+class StreamFrom(msgspec.Struct, omit_defaults=True):
+    """How much of a run the caller has stored."""
+
+    from_seq: _Count = 1
+    milestones: _Count = 0
+    nested: Annotated[str, msgspec.Meta(max_length=MAX_CURSOR)] | None = None
+    """The cursor of the last events of nested runs. `None` means none."""
 
 
 class Cancel(msgspec.Struct):
@@ -64,6 +90,8 @@ class State(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     reason: str | None = None
     usage: msgspec.Raw = msgspec.Raw(b"{}")
+    nested: bool = False
+    """Whether there may be runs below it."""
 
     @property
     def is_over(self) -> bool:
@@ -106,6 +134,28 @@ class Answered(msgspec.Struct, omit_defaults=True):
     answered: bool
     refused: str | None = None
     """Why it was refused; the question stays open."""
+
+
+class NestedEvent(msgspec.Struct, omit_defaults=True):
+    """An event of a run below the run."""
+
+    path: list[Segment]
+    """The path to the agent that executes the nested run, from the one that executes the run."""
+    run: str
+    kind: str
+    at: float
+    seq: int = 0
+    body: Any = None
+    parent: str | None = None
+    """The run that started the nested run. `None` for an agent directly below means the run itself."""
+
+
+class Nested(msgspec.Struct, omit_defaults=True):
+    """Events of runs below the run."""
+
+    events: list[NestedEvent]
+    cursor: str | None = None
+    """Where a stream resumes after them."""
 
 
 class Trouble(msgspec.Struct):
