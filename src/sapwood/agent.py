@@ -31,6 +31,7 @@ from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.agent_base import AgentBase
 from sapwood.kernel.classes import EXPOSED, AgentClass, check_pool, check_type_id, known, learn
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe, mistake
@@ -105,7 +106,7 @@ RESERVED = frozenset({"files", "memory", "mcp", "history", "webhooks"})
 """Names that a subclass may not define: later versions add namespaces under these names."""
 
 
-class Agent(Generic[S]):
+class Agent(AgentBase, Generic[S]):
     """A durable agent. Subclass it and add async methods.
 
     Each named instance is one addressable actor with its own SQLite database. It starts on

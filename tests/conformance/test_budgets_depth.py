@@ -130,7 +130,7 @@ class Chain:
 
     async def used(self) -> list[int]:
         """Return how many tokens the agent of each level, with all below it, has used."""
-        found = [await (await self.agent(level)).usage() for level in range(len(self.below) + 1)]
+        found = [await (await self.agent(level)).spending.total() for level in range(len(self.below) + 1)]
         return [sum(one["input_tokens"] + one["output_tokens"] for one in usage.values()) for usage in found]
 
 
@@ -278,7 +278,7 @@ async def test_what_deleted_agents_have_used_stays_counted_for_each_agent_above(
                 await chain.world.crash()
             else:
                 await chain.world.restart()
-            usage = await (await chain.agent(level)).usage()
+            usage = await (await chain.agent(level)).spending.total()
             assert sum(one["input_tokens"] + one["output_tokens"] for one in usage.values()) == used[0]
         if limited == 0 and levels > 1:
             (end,) = await (await chain.agent(0)).give(1, branch="new")

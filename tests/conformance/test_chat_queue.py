@@ -297,7 +297,7 @@ async def test_what_no_model_could_be_told_is_refused_and_holds_up_nobody(part: 
         gate.set()
 
         refused = await done(client, "bad")
-        assert (refused["outcome"], refused["error"]) == ("error", True)
+        assert (refused["outcome"], refused["error"]) == ("failed", True)
         assert (await done(client, "r2"))["outcome"] == "completed"
         assert await texts(one, cls) == ["one", "first answer", "two", "second"]
 

@@ -178,7 +178,7 @@ async def test_what_goes_on_far_below_ends_with_an_agent_above_and_callers_are_t
         await chain.check_still()
         root = await chain.agent(0)
         assert await root.child_names() == 0
-        assert [run.status for run in await root.all_runs()] == ([] if "root" in how or how == "clear" else ["error"])
+        assert [run.status for run in await root.all_runs()] == ([] if "root" in how or how == "clear" else ["failed"])
 
 
 async def check_told(giving: asyncio.Task[Run], how: str) -> None:

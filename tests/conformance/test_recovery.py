@@ -358,7 +358,7 @@ async def test_a_poisoned_fiber_is_given_up_in_the_end(run: Run, bench: Bench) -
         fiber = await fiber_of(world, bench, 1)
         assert fiber.status == "failed"
         assert fiber.error is not None
-        assert "recovered 100 times without progress; last: LookupError: poisoned" in fiber.error
+        assert "recovered 100 times without progress; last error: LookupError: poisoned" in fiber.error
         assert world.node.alarms.stored(Address.root_of("Worker", "root")) is None
 
 

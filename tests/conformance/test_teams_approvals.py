@@ -458,7 +458,7 @@ async def test_what_is_ended_where_it_is_asked_goes_on_above(how: str) -> None:
         if how == "cancels":
             assert await deep.turns.cancel(RUN)
         elif how == "clears":
-            await deep.clear()
+            await deep.conversation.clear()
         else:
             client = await one.join(url(4))
             await say(client, "r2", user("never mind", "u-r2"))

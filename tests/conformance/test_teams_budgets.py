@@ -409,7 +409,7 @@ async def test_only_so_many_runs_of_a_whole_tree_are_under_way_at_once() -> None
         refused = await agent.try_one()
         assert (refused.status, refused.reason) == ("failed", "over_limit")
         assert (
-            "There are 4 unfinished runs, and the limit is Limits(runs_at_once=4) for Crew:b and everything below it"
+            "There are 4 unfinished runs, and the limit is Limits(runs_at_once=4) for Crew:b and all agents under it"
             in (refused.error or "")
         )
         assert len(model.asked) == 3

@@ -18,10 +18,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         [
             "{'rye': 19, 'wheat': 30, 'oat': 4}",
             "=> 'wheat'",
-            "not allowed here (line 1)",
+            "Not allowed here (line 1)",
             "1 questions: May: 2 sales of rye",
         ],
-        ["=> 'wheat'", "not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
+        ["=> 'wheat'", "Not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
     ),
     "auction.py": (
         ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
@@ -46,17 +46,17 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
     ),
     "blocking.py": (
-        ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement ran longer"],
+        ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement exceeded sql_timeout"],
         ["others could run meanwhile: True", "off the loop: 2000000"],
     ),
     "budgets.py": (
         [
-            "told: Hills.\ntold: Hills.\nerror over_limit - Expedition:north may not ask scripted: that costs up to",
+            "told: Hills.\ntold: Hills.\nfailed over_limit - Expedition:north cannot call scripted: the request",
             "and of Limits(tokens=400) for Expedition:north/Scout:",
             "1 model of its own, $0.00",
             "'Scout: 5 x scripted'",
         ],
-        ["error over_limit - Expedition:north may not ask scripted", "1 model of its own, $0.00"],
+        ["failed over_limit - Expedition:north cannot call scripted", "1 model of its own, $0.00"],
     ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
@@ -73,7 +73,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     ),
     "errands.py": (
         [
-            "milk, here you are\nerror: the moon",
+            "milk, here you are\nfailed: the moon",
             "['bread, here you are', 'salt, here you are']",
             "order 7 ran once: True",
             "  ink: no longer needed",
@@ -210,22 +210,22 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "Desk / Writer: progress {",
             "Desk / Writer / Checker: milestone {'name': 'looked it up'",
             "and now the rest\n",
-            "Desk / Writer: finished All about bread",
+            "Desk / Writer: completed All about bread",
         ],
-        ["Desk / Writer: started", "and now the rest\n", "Desk / Writer: finished All about bread"],
+        ["Desk / Writer: started", "and now the rest\n", "Desk / Writer: completed All about bread"],
     ),
     "vault.py": (
         [
             "Emil",
             "{'notes': 1}",
             "refused (sql): no such table: customers",
-            "refused (forbidden_sql): An agent has one",
+            "refused (forbidden_sql): ATTACH and VACUUM are not allowed",
         ],
         [
             "Emil",
             "{'notes': 2}",
             "refused (sql): no such table: customers",
-            "refused (forbidden_sql): An agent has one",
+            "refused (forbidden_sql): ATTACH and VACUUM are not allowed",
         ],
     ),
     "weekend.py": (
@@ -233,12 +233,12 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["approve? book {'city': 'Porto', 'nights': 2}", "completed: Booked: 2 nights in Porto."],
     ),
     "print_shop.py": (
-        ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
-        ["completed: 3", "completed: 40", "error: remote_refused: At most 100 pages."],
+        ["completed: 3", "completed: 40", "failed: remote_refused: At most 100 pages."],
+        ["completed: 3", "completed: 40", "failed: remote_refused: At most 100 pages."],
     ),
     "two_servers.py": (
-        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
-        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "error: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
+        ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
     ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""

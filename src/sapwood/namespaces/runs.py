@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.agent_base import AgentBase
 from sapwood.kernel.classes import known
 from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import CANCELLED
@@ -36,7 +37,7 @@ class AgentRuns:
         remote = self._actor.of(Outcomes).remote(row)
         return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
 
-    def has(self, cls: type, id: str) -> bool:
+    def has(self, cls: type[AgentBase], id: str) -> bool:
         """Return whether this agent has a run of this class and id."""
         run = self.get(id)
         return run is not None and run.agent.type in known(cls).type_ids
@@ -84,7 +85,7 @@ class AgentRuns:
         """
         return await self._actor.of(Fanning).race(branches)
 
-    async def pipeline(self, input: Any, *steps: type | Branch) -> Run:
+    async def pipeline(self, input: Any, *steps: type[AgentBase] | Branch) -> Run:
         """Run steps one after the other, and return the `Run` of the last: its `output` is the result.
 
         The first step gets `input`, each later one the output of the step before. A step is a class, or a `Branch`
@@ -95,7 +96,7 @@ class AgentRuns:
 
     async def map(
         self,
-        cls: type,
+        cls: type[AgentBase],
         inputs: Iterable[Any],
         *,
         concurrency: int = 10,

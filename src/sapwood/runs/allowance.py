@@ -106,7 +106,7 @@ class Allowance:
 
     def _over(self, one: Actor, limit: str, what: str, allowed: int, when: str = "") -> OverLimit:
         return OverLimit(
-            f"{what}, and the limit is Limits({limit}={allowed}) for {one.address} and everything below it.{when}",
+            f"{what}, and the limit is Limits({limit}={allowed}) for {one.address} and all agents under it.{when}",
             path=one.address.segments,
             limit=limit,
         )
