@@ -35,7 +35,7 @@ from sapwood.errors import CircuitOpen, Gated, KeyReused, NotCopyable
 from sapwood.testing import World
 from sapwood.timings import Timings
 
-pytestmark = [pytest.mark.core("workers", "cluster"), pytest.mark.storage]
+pytestmark = pytest.mark.storage
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
@@ -234,6 +234,7 @@ async def test_a_call_made_meanwhile_waits_for_the_first(run: Run, bank: Bank, d
         assert bank.log == ["slow 1", "charge 1"]
 
 
+@pytest.mark.core("workers", "cluster")
 async def test_if_the_first_call_is_cancelled_one_that_waits_carries_it_out(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         one = with_options(await till(world), idempotency_key="k")
@@ -270,6 +271,7 @@ async def test_a_key_stands_for_one_method_and_its_arguments(run: Run, bank: Ban
         assert bank.log == ["charge 5", "bill"]
 
 
+@pytest.mark.core("workers", "cluster")
 async def test_keys_of_two_callers_do_not_meet(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         root = await till(world)
@@ -337,6 +339,7 @@ async def test_a_deleted_agent_forgets_its_keys(run: Run, bank: Bank) -> None:
         assert bank.log == ["charge 1", "charge 1"]
 
 
+@pytest.mark.core("workers", "cluster")
 @pytest.mark.promise("B-3")
 async def test_work_that_crashes_at_any_commit_takes_effect_once(run: Run, level: str, bank: Bank) -> None:
     nth, passed = 0, True
@@ -430,6 +433,7 @@ async def test_generators_take_a_timeout(run: Run, bank: Bank) -> None:
             await anext(numbers)
 
 
+@pytest.mark.core("workers", "cluster")
 @pytest.mark.promise("B-3")
 async def test_a_call_that_was_unavailable_is_made_again(run: Run, bank: Bank, depth: int) -> None:
     async with run(Till, deps=bank) as world:
@@ -495,6 +499,7 @@ async def test_each_attempt_may_call_back(run: Run, bank: Bank) -> None:
         assert heard == ["told", "told"]
 
 
+@pytest.mark.core("workers", "cluster")
 async def test_a_call_that_outlives_the_process_of_its_agent_is_made_again(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         one = with_options(await till(world, 1), idempotency_key="k", retry=STEADY)
@@ -659,6 +664,7 @@ def test_a_breaker_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         Breaker(**options)
 
 
+@pytest.mark.core("workers", "cluster")
 @pytest.mark.promise("B-3")
 async def test_each_failure_of_a_child_says_whose_it_is_and_whether_to_retry(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:

@@ -13,8 +13,6 @@ from sapwood.agent import RESERVED
 from sapwood.errors import NoSuchMethod
 from sapwood.kernel.namespace import Namespace
 
-pytestmark = pytest.mark.core("workers", "cluster")
-
 
 def names_of(cls: type[Agent[Any]]) -> tuple[set[str], set[str]]:
     """Return the flat names and the namespaces of a class, without hooks and settings."""
@@ -76,6 +74,7 @@ async def test_setting_a_namespace_names_it(run: Run) -> None:
             await settler.take_over()
 
 
+@pytest.mark.core("workers", "cluster")
 async def test_a_stub_offers_the_methods_of_namespaces_that_cross(run: Run) -> None:
     async with run(Settler) as world:
         settler = await world.get_agent(Settler, "s")

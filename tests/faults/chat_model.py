@@ -37,7 +37,7 @@ ENDED = ("completed", "failed", "cancelled", "skipped")
 UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
 OUTCOMES = {
     "completed": ("completed", "waiting", "cancelled"),
-    "error": ("failed",),
+    "failed": ("failed",),
     "cancelled": ("cancelled",),
     "skipped": ("skipped",),
 }
@@ -465,7 +465,7 @@ class Model:
         if left.calls or left.fibers or left.begins:
             self._problem(f"{place}: {left.calls}, {left.fibers} and {left.begins} calls are left over")
         chunks = [number for number in left.chunks if number != max((row.number for row in left.turns), default=0)]
-        failed = [row.number for row in left.turns if row.status == "error"]
+        failed = [row.number for row in left.turns if row.status == "failed"]
         if set(chunks) - set(failed):
             self._problem(f"{place}: the chunks of the turns {chunks} are left over")
 

@@ -21,7 +21,7 @@ from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.kernel.node import TREES, tree_folder
 
 Lines = Sequence[Sequence[Any]]
-ENDS = {"completed": {"COMPLETED"}, "error": {"FAILED"}, "cancelled": {"COMPLETED", "CANCELED"}}
+ENDS = {"completed": {"COMPLETED"}, "failed": {"FAILED"}, "cancelled": {"COMPLETED", "CANCELED"}}
 """How the workflow of a turn or run may have ended, by how that did."""
 TIMES = ("timestamp", "run_id", "conversation_id")
 """What is another thing in each life."""

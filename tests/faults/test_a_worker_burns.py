@@ -183,7 +183,7 @@ def test_three_fires_end_in_quarantine_which_a_restart_does_not_end_and_nobody_e
                 heard = len(two.said)
                 with oven(two, hot) as connection:
                     begin(connection, "burn")
-                    two.wait_for(re.compile(rf"Oven:{hot}\.burn ran"), heard)
+                    two.wait_for(re.compile(rf"Oven:{hot}\.burn blocked the event loop"), heard)
                     two.wait_for(re.compile(r"worker \d \(process \d+\) exited with code 70; restarting it"), heard)
             witness.check()
 

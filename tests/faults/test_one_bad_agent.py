@@ -316,7 +316,7 @@ def test_a_process_that_is_stuck_ends_and_says_where(tmp_path: Path) -> None:
     assert "in on_start" in ended.stderr
     (crash,) = (tmp_path / "crashes").iterdir()
     text = crash.read_text()
-    assert "Stuck:s.on_start ran" in text
+    assert "Stuck:s.on_start blocked the event loop" in text
     assert "in on_start" in text
     assert "All threads:" in text
     assert "sapwood-watchdog" in text or "_watch" in text
