@@ -290,7 +290,7 @@ async def test_a_stream_that_was_made_anew_is_not_copied_over_the_old_one(cluste
     await cluster.shipper().ship()
     await cluster.js.delete_stream(cluster.names.stream(0))
     await found(cluster.connection, cluster.names.cluster, Layout(streams=1))
-    with pytest.raises(Unavailable, match="made anew"):
+    with pytest.raises(Unavailable, match="created again"):
         await cluster.shipper().look()
 
 

@@ -170,7 +170,7 @@ async def test_who_waits_is_told_soon_and_once(caplog: pytest.LogCaptureFixture)
 
 
 async def test_what_is_no_nats_server_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"not 'http://foo'\."):
+    with pytest.raises(UsageError, match=r"got 'http://foo'"):
         await connecting.connect("nats://a,http://user:secret@foo", "test")
 
 

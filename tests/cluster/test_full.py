@@ -185,7 +185,7 @@ async def test_servers_that_are_full_refuse_in_seconds_and_are_named(tmp_path: P
 
         monitors = [f"http://127.0.0.1:{port}" for port in cell.monitors]
         troubles = (await look(connection, "sapwood", monitors=monitors)).troubles
-        assert any(one.startswith("Server cell-") and "of its room" in one for one in troubles), troubles
+        assert any(one.startswith("Server cell-") and "of its storage" in one for one in troubles), troubles
     finally:
         await connection.close()
         cell.remove()

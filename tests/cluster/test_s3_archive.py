@@ -74,5 +74,5 @@ def test_what_is_no_archive_is_refused() -> None:
 
 def test_an_endpoint_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
-    with pytest.raises(UsageError, match="not 'minio:9000'"):
+    with pytest.raises(UsageError, match="got 'minio:9000'"):
         ObjectArchive("s3://trees/x")

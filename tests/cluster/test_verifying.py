@@ -162,11 +162,11 @@ async def test_a_repair_that_was_interrupted_is_seen_and_finished(stored: Stored
     info.config.num_replicas = 1
     await streams.update_stream(info.config)
     await asyncio.sleep(1)
-    assert any("has 1 of 3 copies" in one for one in (await look(stored.connection, "sapwood")).troubles)
+    assert any("has 1 of 3 replicas" in one for one in (await look(stored.connection, "sapwood")).troubles)
 
     assert (await stored.verify(repair=True)).refilled == [0]
 
-    assert not any("copies" in one for one in (await look(stored.connection, "sapwood")).troubles)
+    assert not any("replicas" in one for one in (await look(stored.connection, "sapwood")).troubles)
 
 
 async def test_a_message_of_somebody_who_is_not_the_owner_is_found(stored: Stored) -> None:

@@ -433,7 +433,6 @@ async def test_generators_take_a_timeout(run: Run, bank: Bank) -> None:
             await anext(numbers)
 
 
-@pytest.mark.core("workers", "cluster")
 @pytest.mark.promise("B-3")
 async def test_a_call_that_was_unavailable_is_made_again(run: Run, bank: Bank, depth: int) -> None:
     async with run(Till, deps=bank) as world:
@@ -664,7 +663,6 @@ def test_a_breaker_that_makes_no_sense_is_refused(options: dict[str, Any]) -> No
         Breaker(**options)
 
 
-@pytest.mark.core("workers", "cluster")
 @pytest.mark.promise("B-3")
 async def test_each_failure_of_a_child_says_whose_it_is_and_whether_to_retry(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
