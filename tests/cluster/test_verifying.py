@@ -146,7 +146,7 @@ async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -
     assert (seen.is_whole, seen.offline) == (True, [gone])
     assert [str(line) for line in told(seen)][1:] == [
         f"Server {gone} is offline: its data was not checked.",
-        "Everything else is whole.",
+        "All other data is intact.",
     ]
 
     with pytest.raises(Unavailable, match="Replicas of sapwood-log-0 are offline"):

@@ -234,7 +234,6 @@ async def test_a_call_made_meanwhile_waits_for_the_first(run: Run, bank: Bank, d
         assert bank.log == ["slow 1", "charge 1"]
 
 
-@pytest.mark.core("workers", "cluster")
 async def test_if_the_first_call_is_cancelled_one_that_waits_carries_it_out(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         one = with_options(await till(world), idempotency_key="k")
@@ -271,7 +270,6 @@ async def test_a_key_stands_for_one_method_and_its_arguments(run: Run, bank: Ban
         assert bank.log == ["charge 5", "bill"]
 
 
-@pytest.mark.core("workers", "cluster")
 async def test_keys_of_two_callers_do_not_meet(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         root = await till(world)

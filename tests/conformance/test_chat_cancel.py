@@ -84,7 +84,7 @@ async def test_a_turn_cancelled_in_the_middle_stops_the_model_and_keeps_what_was
         await cancel(client, "r1")
         end = await done(client, "r1")
 
-        assert (end["outcome"], end["messageIds"]) == ("cancelled", ["u1"])
+        assert (end["outcome"], end["messageIds"]) == ("aborted", ["u1"])
         assert model.cancelled == 1
         gate.set()
         await asyncio.sleep(0.05)
@@ -117,7 +117,7 @@ async def test_a_turn_cancelled_before_the_model_is_asked_never_asks_it() -> Non
         await asyncio.sleep(0.02)
         gate.set()
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert model.asked == []
         agent = await one.world.get_agent(cls, "t")
         assert [message["role"] for message in await agent.conversation.messages()] == ["user"]
@@ -132,7 +132,7 @@ async def test_a_cancel_in_the_same_moment_as_the_request_never_asks_the_model()
         await say(client, "r1", "hi")
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert len(model.asked) == model.cancelled
 
 
@@ -196,7 +196,7 @@ async def test_a_turn_that_waits_in_the_queue_can_be_cancelled_and_is_never_run(
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "cancelled"
+        assert (await done(client, "r2"))["outcome"] == "aborted"
         gate.set()
         await done(client, "r1")
         assert len(model.asked) == 1
@@ -342,7 +342,7 @@ async def test_an_own_loop_is_closed_when_its_turn_is_cancelled() -> None:
 
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert closed == ["r1"]
 
 
@@ -365,7 +365,7 @@ async def test_an_own_loop_that_hangs_is_cut_off_when_its_turn_is_cancelled() ->
 
         await cancel(client, "r1")
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert closed == ["r1"]
 
 
@@ -390,7 +390,7 @@ async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "cancelled"
+        assert (await done(client, "r2"))["outcome"] == "aborted"
         assert model.cancelled == 1
 
 
@@ -446,7 +446,7 @@ async def test_a_cancel_does_not_wait_for_a_hook_that_takes_its_time() -> None:
 
             await cancel(client, "r1")
 
-            assert (await done(client, "r1"))["outcome"] == "cancelled", hook
+            assert (await done(client, "r1"))["outcome"] == "aborted", hook
             assert (ended, len(model.asked)) == (["ended"], int(hook == "compact"))
 
 

@@ -178,7 +178,7 @@ async def test_a_failed_turn_keeps_what_was_said_and_ends_with_text_a_person_can
         await say(client, "r1", user("look", "u1"))
         end = await done(client, "r1")
 
-        assert (end["body"], end["error"], end["outcome"]) == ("The provider is down.", True, "failed")
+        assert (end["body"], end["error"], end["outcome"]) == ("The provider is down.", True, "error")
         assert end["messageIds"] == ["u1"]
         assert "replay" not in end
         agent = await one.world.get_agent(cls, "t")
@@ -281,7 +281,7 @@ async def test_a_clear_empties_everything_tells_the_others_and_ends_what_waits()
 
         await client.send({"type": CLEAR})
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert (await done(client, "r2"))["outcome"] == "skipped"
         assert other.of_type(CLEAR) == [{"type": CLEAR}]
         assert client.of_type(CLEAR) == []
@@ -458,7 +458,7 @@ async def test_a_turn_goes_on_whatever_happens_in_it_while_the_database_is_busy_
 
         await agent.count()
 
-        assert (await done(client, "r1"))["outcome"] == ("failed" if meanwhile == "it fails" else "completed")
+        assert (await done(client, "r1"))["outcome"] == ("error" if meanwhile == "it fails" else "completed")
         assert text_of((await agent.conversation.messages())[-1]) == "".join(words)
         if base is Busy:
             (usage,) = (await agent.turns.wait("r1")).usage.values()

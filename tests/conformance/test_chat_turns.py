@@ -296,7 +296,7 @@ async def test_an_error_that_an_own_loop_yields_is_the_end_of_the_turn() -> None
         await say(client, "r1", "hi")
         end = await done(client, "r1")
 
-        assert (end["body"], end["error"], end["outcome"]) == ("the line broke", True, "failed")
+        assert (end["body"], end["error"], end["outcome"]) == ("the line broke", True, "error")
         assert said(chunks(client, "r1")) == "so far"
 
 
@@ -498,7 +498,7 @@ async def test_what_is_no_message_is_refused_and_nothing_is_kept(messages: Any) 
         await client.send({"id": "r1", "type": "cf_agent_use_chat_request", "init": {"method": "POST", "body": body}})
         end = await done(client, "r1")
 
-        assert (end["error"], end["outcome"]) == (True, "failed")
+        assert (end["error"], end["outcome"]) == (True, "error")
         assert (await one.site.http(f"{TALKER}/chat", method="POST", body=body.encode())).status == 400
         agent = await one.world.get_agent(cls, "t")
         assert await agent.conversation.messages() == []
@@ -512,7 +512,7 @@ async def test_tools_of_a_client_that_are_none_are_refused(tools: Any) -> None:
 
         await say(client, "r1", "hi", clientTools=tools)
 
-        assert (await done(client, "r1"))["outcome"] == "failed"
+        assert (await done(client, "r1"))["outcome"] == "error"
 
 
 @pytest.mark.promise("CF-154")

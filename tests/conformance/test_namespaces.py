@@ -74,7 +74,7 @@ async def test_setting_a_namespace_names_it(run: Run) -> None:
             await settler.take_over()
 
 
-@pytest.mark.core("workers", "cluster")
+@pytest.mark.core("cluster")
 async def test_a_stub_offers_the_methods_of_namespaces_that_cross(run: Run) -> None:
     async with run(Settler) as world:
         settler = await world.get_agent(Settler, "s")

@@ -290,7 +290,7 @@ async def test_waiting_for_a_provider_can_be_cancelled(dialect: Dialect) -> None
             await say(client, "r1", user("hi"))
             await waits(client, "r1")
             await cancel(client, "r1")
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
             await one.world.clock.advance(7200)
             assert len(provider.requests) == 1
 
@@ -332,7 +332,7 @@ async def test_a_turn_cancelled_in_the_middle_closes_the_connection_at_once(dial
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             await left(provider)
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
             assert text_of((await agent.conversation.messages())[-1]) == "Grüße aus "
 
 
@@ -359,7 +359,7 @@ async def test_a_turn_cancelled_before_the_headers_came_closes_the_connection_at
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             await left(provider)
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
 
 
 @pytest.mark.promise("B-16")
@@ -373,7 +373,7 @@ async def test_a_turn_cancelled_before_the_request_was_sent_never_sends_it(diale
             agent = await one.world.get_agent(cls, "t")
             assert await agent.turns.cancel()
             cls.door.set()
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
             await asyncio.sleep(0.05)
             assert (provider.requests, provider.connections) == ([], 0)
 
@@ -455,7 +455,7 @@ async def test_who_waits_for_another_s_request_can_be_cancelled() -> None:
             await say(second, "r", user("hi"))
             await waits(second, "r")
             await cancel(second, "r")
-            assert (await done(second, "r"))["outcome"] == "cancelled"
+            assert (await done(second, "r"))["outcome"] == "aborted"
             await cancel(first, "r")
             await done(first, "r")
             assert len(provider.requests) == 1

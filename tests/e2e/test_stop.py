@@ -72,7 +72,7 @@ async def test_a_stop_closes_every_connection_three_levels_below_and_is_timed() 
             for request in provider.requests:
                 await request.left.wait()
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         trunk = await one.world.get_agent(cls, "t")
         assert [status for _, status in await trunk.ends()] == ["cancelled"]
         figures = (await one.site.http("/metrics")).text
@@ -106,7 +106,7 @@ async def test_who_took_over_a_connection_is_not_stopped_with_whom_had_it_before
 
             await cancel(first, "r1")
 
-            assert (await done(first, "r1"))["outcome"] == "cancelled"
+            assert (await done(first, "r1"))["outcome"] == "aborted"
             assert (await done(second, "r2"))["outcome"] == "completed"
             assert provider.connections == 1
             gate.set()
@@ -134,5 +134,5 @@ async def test_a_stop_five_levels_up_reaches_the_provider() -> None:
             await cancel(client, "r1")
 
             await asyncio.wait_for(provider.requests[0].left.wait(), patience())
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
             await one.world.settled()

@@ -102,7 +102,7 @@ def test_in_a_terminal_it_is_renewed_and_outlives_the_server(folder: Path) -> No
         assert "Desk:a" in screen.shown
 
         server.stop()
-        screen.until(lambda shown: "No server runs on the data folder" in shown and "Looking again." in shown)
+        screen.until(lambda shown: "No server runs on the data folder" in shown and "Retrying." in shown)
         before = len(screen.shown)
         with serving(folder):
             screen.until(lambda shown: "one process, 0 trees awake" in shown[before:])

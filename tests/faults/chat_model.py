@@ -37,8 +37,8 @@ ENDED = ("completed", "failed", "cancelled", "skipped")
 UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
 OUTCOMES = {
     "completed": ("completed", "waiting", "cancelled"),
-    "failed": ("failed",),
-    "cancelled": ("cancelled",),
+    "error": ("failed",),
+    "aborted": ("cancelled",),
     "skipped": ("skipped",),
 }
 """What a turn may be if its last stream ended like this: one that waits for somebody is completed to its clients."""

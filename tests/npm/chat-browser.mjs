@@ -151,7 +151,7 @@ async function cancel(name) {
   for (const tab of [one, two]) await midway(tab, 10);
   await one.evaluate(() => window.chat.chat.stop());
   whole((await agree(name, [one, two]))[1], 10);
-  expect("how it ended", await two.evaluate(() => window.chat.ends), ["cancelled"]);
+  expect("how it ended", await two.evaluate(() => window.chat.ends), ["aborted"]);
 }
 
 async function clear(name) {
@@ -242,7 +242,7 @@ const TOGETHER = {
   merge: policy("Merge", "uauua", [20, 9], ["completed", "completed", "skipped"]),
   drop: policy("Drop", "ua", [20], ["completed", "skipped", "skipped"]),
   debounce: policy("Debounce", "uuua", [9], ["completed", "skipped", "skipped"]),
-  interrupt: policy("Interrupt", "uauaua", [5, 2, 9], ["cancelled", "cancelled", "completed"]),
+  interrupt: policy("Interrupt", "uauaua", [5, 2, 9], ["aborted", "aborted", "completed"]),
 };
 // Who restarts the server does so for everybody.
 const scenarios = what === "alone" ? { killed } : TOGETHER;

@@ -325,7 +325,7 @@ async function stop(name) {
   await ann.chat.stop();
   const messages = await agree("after", ann, bob);
   expect("what was said is kept", count(messages[1]), 10);
-  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome }) => outcome), ["cancelled", "cancelled"]);
+  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome }) => outcome), ["aborted", "aborted"]);
   await say(ann, "say 5 5");
   const more = await agree("next", ann, bob);
   expect("roles", roles(more), "uaua");
@@ -629,7 +629,7 @@ async function error(name) {
   expect("what ann is told", ann.chat.error.message, (ann.fails = "The model is out of order."));
   const messages = await agree("after", ann, bob);
   expect("some was said", count(messages[1]), 8);
-  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome, error }) => [outcome, error]), Array(2).fill(["failed", "The model is out of order."]));
+  expect("how it ended", ann.ends.concat(bob.ends).map(({ outcome, error }) => [outcome, error]), Array(2).fill(["error", "The model is out of order."]));
   ann.close();
   const again = await open("ann again", name);
   await until("ann is told again", () => again.chat.error);
@@ -721,7 +721,7 @@ async function drop(name, by) {
 async function interrupt(name, by) {
   const { roles, asked, counts, outcomes } = await hurry(name, "Interrupt", by);
   expect("what is stored", [roles, asked, counts], ["uauaua", [ALL[0], LONG, ALL[2]], [5, 2, 9]]);
-  expect("how they ended", outcomes, ["cancelled", "cancelled", "completed"]);
+  expect("how they ended", outcomes, ["aborted", "aborted", "completed"]);
 }
 
 async function debounce(name) {

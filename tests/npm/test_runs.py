@@ -163,7 +163,8 @@ def runs_in(path: Path) -> list[tuple[str, Any]]:
             said = chunks(database, stream)[:length]
             for number, milestone in enumerate(json.loads(milestones)):
                 said.insert(milestone.pop(PLACE) - 1 + number, {"type": "data-agent-milestone", "data": milestone})
-            told = {"status": status, "summary": summary if status == "completed" else None, "parts": message(said)}
+            shown = {"failed": "error", "cancelled": "aborted"}.get(status, status)  # as the npm client says it
+            told = {"status": shown, "summary": summary if status == "completed" else None, "parts": message(said)}
             found.append((id, told))
         return found
 

@@ -223,7 +223,7 @@ async def test_a_refused_message_leaves_nothing_behind_whichever_way_it_came() -
         assert (answer.status, answer.text) == (400, TOLD)
         await say(client, "r1", WRONG)
         ended = await done(client, "r1")
-        assert (ended["outcome"], ended["error"], ended["body"]) == ("failed", True, TOLD)
+        assert (ended["outcome"], ended["error"], ended["body"]) == ("error", True, TOLD)
         with pytest.raises(InvalidArguments) as refused:
             await agent.send([WRONG])
         assert str(refused.value) == TOLD

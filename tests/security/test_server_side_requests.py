@@ -80,7 +80,7 @@ async def test_no_message_makes_the_server_fetch_an_internal_url_in_this_or_a_la
                 url = f"http://files.example.com:{internal.port}/admin"
                 await say(client, id, message(user_text(), file(url, **more)) | {"id": id})
                 ended = await done(client, id)
-                assert ended["outcome"] == "failed"
+                assert ended["outcome"] == "error"
                 assert "could not read a file" in ended["body"]
                 assert "127.0.0.1" not in ended["body"]
                 await say(client, f"after {id}", user("again", f"after {id}"))

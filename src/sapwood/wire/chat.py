@@ -77,6 +77,10 @@ def chunk(id: str, body: bytes, seq: int | None, *, replay: bool = False, contin
     return frame.decode()
 
 
+OUTCOMES = {"failed": "error", "cancelled": "aborted"}
+"""The words of the npm client for the end of a turn, where it has others."""
+
+
 def done(
     id: str,
     outcome: str | None = None,
@@ -96,7 +100,7 @@ def done(
     if continuation:
         frame["continuation"] = True
     if outcome is not None:
-        frame["outcome"] = outcome
+        frame["outcome"] = OUTCOMES.get(outcome, outcome)
     if asked is not None:
         frame["messageIds"] = asked
     return _text(frame).decode()
