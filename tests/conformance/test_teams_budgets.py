@@ -537,7 +537,7 @@ async def test_those_given_together_wait_for_the_minute_in_which_they_may_begin(
         await world.clock.advance(1)
         await begun("a", "b", "c", "d")
         refused = await agent.carry_one("x")
-        assert "everything below it. The next run may start in 60 seconds." in (refused.error or "")
+        assert "all agents under it. The next run may start in 60 seconds." in (refused.error or "")
         await world.clock.advance(60)
 
         assert await giving == ["completed"] * 5
