@@ -40,7 +40,7 @@ async def test_a_turn_begun_without_temporal_waits_for_it_and_stop_is_as_quick_a
             await say(client, "r2", user("are you there?"))
             await until(lambda: "Turns wait" in caplog.text)
             await cancel(client, "r2")
-            assert (await done(client, "r2"))["outcome"] == "cancelled"  # while Temporal is still away
+            assert (await done(client, "r2"))["outcome"] == "aborted"  # while Temporal is still away
 
             await say(client, "r3", user("and now?"))
             temporal.start()
@@ -97,4 +97,4 @@ async def test_a_worker_with_the_wrong_token_says_so_in_a_line(temporal: Tempora
 
         assert "Traceback" not in wrong.log()
         await cancel(client, "r1")
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"

@@ -77,7 +77,7 @@ async def test_hooks_routing_and_interrupts_are_alike_whoever_drives(monkeypatch
 
         await cancel(client, "r2")
 
-        assert (await done(client, "r2"))["outcome"] == "cancelled"
+        assert (await done(client, "r2"))["outcome"] == "aborted"
         assert model.cancelled == 1
         assert not root.of_type(RESPONSE)
         assert log == [

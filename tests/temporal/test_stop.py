@@ -54,6 +54,6 @@ async def test_a_stop_closes_every_connection_below_fifty_child_workflows(tempor
             for request in provider.requests:
                 await request.left.wait()
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         ends = await one.closed(CREW + 1)
         assert set(ends.values()) == {"COMPLETED"}

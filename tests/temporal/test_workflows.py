@@ -190,7 +190,7 @@ async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal,
 
         await one.workflow(ids_of(one).chief, "r1").signal("interrupt", "enough")
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         assert set((await one.closed(4)).values()) == {"COMPLETED"}
         assert [await one.client.get_workflow_handle(id).result() for id in ids_of(one).diggers] == [
             "cancelled",
@@ -210,7 +210,7 @@ async def test_a_workflow_that_is_cancelled_in_temporal_is_cancelled_and_so_is_i
 
         await one.workflow(ids_of(one).chief, "r1").cancel()
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         ends = await one.closed(4)
         assert ends.pop(ids_of(one).top) == "CANCELED"
         assert set(ends.values()) == {"COMPLETED"}
@@ -224,7 +224,7 @@ async def test_who_ends_a_workflow_by_force_stops_the_turn_that_waits_and_all_be
 
         await one.workflow(ids_of(one).chief, "r1").terminate("it costs too much")
 
-        assert (await done(client, "r1"))["outcome"] == "cancelled"
+        assert (await done(client, "r1"))["outcome"] == "aborted"
         ends = await one.closed(4)
         assert ends.pop(ids_of(one).top) == "TERMINATED"
         assert set(ends.values()) == {"COMPLETED"}
@@ -378,6 +378,6 @@ async def test_a_stop_does_not_wait_for_temporal(temporal: Temporal, tmp_path: P
 
         async with asyncio.timeout(patience(5)):
             await cancel(client, "r1")
-            assert (await done(client, "r1"))["outcome"] == "cancelled"
+            assert (await done(client, "r1"))["outcome"] == "aborted"
 
         assert set((await one.closed(4)).values()) == {"COMPLETED"}
