@@ -224,7 +224,7 @@ class StoredCalls:
         self._db.execute("UPDATE sapwood_calls SET same = NULL WHERE number = ?", number)
 
     def remove(self, row: Row) -> float | None:
-        """Forget a call to come; return when whoever waited for it in its queue is due."""
+        """Forget a call to come; return when the next call of its queue is due."""
         self._actor.of(Steps).forget(row.work)
         self._db.execute("DELETE FROM sapwood_calls WHERE number = ?", row.number)
         if row.queue is None or row.due_at is None:

@@ -71,7 +71,7 @@ class Answers:
         row = self._record.row(call.turn)
         if row.run is not None and not self._actor.of(Served).is_wanted(row.run):
             reason = self._actor.of(Served).why_not(row.run)
-            self._actor.of(Ending).close_waiting("cancelled", reason)  # nobody told it that its run is over
+            self._actor.of(Ending).close_waiting("cancelled", reason)  # it was not told that its run is over
             return False
         if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
             # Before anything is written here: in a crash between the two, they find that it still waits.

@@ -152,7 +152,7 @@ class ChatStream:
         """Store what was gathered, and send it; later, if the database is busy elsewhere."""
         try:
             self.flush()
-        except Unavailable:  # the agent is busy with read_sql, or about to end: nobody here could be told
+        except Unavailable:  # the agent is busy with read_sql, or about to end: no client here could be told
             self._timer = self._actor.host.loop.call_later(self._flush_delay, self.flush_if_free)
 
     def flush(self) -> None:

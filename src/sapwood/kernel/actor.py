@@ -98,7 +98,7 @@ class Host(Protocol):
     def stub_of(self, actor: Actor) -> object: ...
 
     def crashed_before(self, root: Address) -> float | None:
-        """Return when the node took over a tree from one that did not end in good order, or `None` if that one did."""
+        """Return when the node took over a tree from one that did not shut down cleanly, or `None` if that one did."""
         ...
 
     def when_started(self, actor: Actor) -> None:

@@ -32,7 +32,7 @@ from sapwood.kernel.context import Call, Running, current, in_time
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import crossing
 from sapwood.kernel.far import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, THERE, Far, FarFunction, FarObject
-from sapwood.kernel.idempotency import IdempotentCalls
+from sapwood.kernel.idempotency import keyed
 from sapwood.kernel.node import Node
 from sapwood.kernel.parcels import (
     ANYTHING,
@@ -245,8 +245,8 @@ class Answering:
         if call.key is None:
             arguments.insert(0, actor.agent)
         else:
-            function, awaits = actor.of(IdempotentCalls).run, True
-            arguments, given = [call, method, arguments, given], {}
+            function, arguments = keyed(actor, call, method, arguments, given)
+            given, awaits = {}, True
         answered = Answered(exchange)
         actor.serve_for(answered, call, function, arguments, given, awaits, called.result)
         if caller is None:  # wanted by an agent, it goes on

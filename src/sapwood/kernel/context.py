@@ -77,7 +77,7 @@ class Call:
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
         self.trace: Any = None if tracing.tracer is None else tracing.carried()
-        """The trace that what it does belongs to, or `None` if nobody wants any."""
+        """The trace that what it does belongs to, or `None` without tracing."""
         self.key: str | None = None
         """The idempotency key it was made with, if any."""
         self.is_start = False

@@ -94,7 +94,7 @@ class Holding:
             raise Unavailable(f"{ended.count(False)} trees were not closed cleanly.")
 
     async def _end(self, tree: Tree) -> bool:
-        """Close a tree; return whether it ended in good order."""
+        """Close a tree; return whether it was closed cleanly."""
         node = self._node
         for actor in tree.actors.values():
             actor.ready = False  # so that whoever calls it has to ask where it is
@@ -157,7 +157,7 @@ class Holding:
 
 
 def _line(record: Record) -> tuple[Address, float | None, int] | None:
-    """Return what a line of the index of alarms says. `None` means nothing, or nobody can read it."""
+    """Return what a line of the index of alarms says. `None` means nothing, or that it cannot be read."""
     try:
         line = alarm_line(record.data)
         return None if line is None else (Address.parse(line.root), line.due, line.dead)

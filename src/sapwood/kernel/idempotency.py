@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Future
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sapwood.errors import InvalidResult, KeyReused, SapwoodError, SignatureChanged, UsageError
@@ -42,6 +43,13 @@ class Underway(NamedTuple):
     ended: Future[None]
 
 
+def keyed(
+    actor: Actor, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return the function to await for a call with a key, and its arguments."""
+    return actor.of(IdempotentCalls).run, [call, method, arguments, named]
+
+
 class IdempotentCalls:
     """The calls of one agent that were made with an idempotency key."""
 
@@ -50,7 +58,7 @@ class IdempotentCalls:
         self._db = actor.database
         self._underway: dict[Place, Underway] = {}
         self._count: int | None = None
-        """How many outcomes are stored, at most; `None` if nobody has counted."""
+        """How many outcomes are stored, at most; `None` until they are counted."""
 
     async def run(self, call: Call, method: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return what the method returned for this key, or raise what it raised; call it if it was not called."""

@@ -120,7 +120,7 @@ class Node:
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
-        """The shards whose owner before did not end in good order, with when this node took them."""
+        """The shards whose last owner did not shut down cleanly, with when this node took them."""
         self.leave: Callable[[float], Awaitable[None]] | None = None
         """Hands all that this node runs to others, in so many seconds; what is left then is taken from it later."""
         self.is_leaving = False
@@ -128,8 +128,9 @@ class Node:
         self.pass_on: Callable[[int, str, int], bool] | None = None
         """Hands a shard to a node that knows this migration of this owner; False: there is none."""
         self.holds_lease: Callable[[], bool] = lambda: True
-        self.authentication: str | None = None
         """Whether its trees are its own for certain now."""
+        self.authentication: str | None = None
+        """How clients are authenticated; `None` means not at all."""
         self.refuses: Callable[[], str | None] = lambda: None
         """Why it cannot keep what is written, or `None` if it can."""
         self.is_over: Callable[[], str | None] = lambda: None
@@ -268,7 +269,7 @@ class Node:
         return None if self.holds_lease() else "no connection to the cluster"
 
     def crashed_before(self, root: Address) -> float | None:
-        """Return when this node took over a tree from one that did not end in good order, or `None` if that one did."""
+        """Return when this node took over a tree from one that did not shut down cleanly, or `None` if that one did."""
         if self.keeper is not None:
             return self.crashes.get(shard_of(root))
         return self.born if self._after_crash else None
@@ -475,7 +476,7 @@ class Node:
         if tree is None:
             self._check_may_open(root, only_files=only_files)
             if self.keeper is not None:
-                raise Unavailable(f"{root} does not exist on this node.")  # whoever may wait has it brought
+                raise Unavailable(f"{root} does not exist on this node.")  # callers that may wait have it loaded
             aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
             tree = self._make_tree(root, self._folder_of(root, aliases))
         elif tree.is_held and not only_files:

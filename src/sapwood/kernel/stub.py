@@ -15,7 +15,7 @@ from sapwood.kernel.callbacks import lend
 from sapwood.kernel.circuits import Circuits
 from sapwood.kernel.classes import AgentClass, Method
 from sapwood.kernel.context import Call, current, in_time
-from sapwood.kernel.idempotency import IdempotentCalls
+from sapwood.kernel.idempotency import keyed
 from sapwood.kernel.ports import NotBegun
 from sapwood.kernel.streams import Channel, Stream
 
@@ -177,8 +177,8 @@ class Line:
         if call.key is None:
             arguments.insert(0, actor.agent)
         else:
-            function, awaits = actor.of(IdempotentCalls).run, True
-            arguments, named = [call, method, arguments, named], {}
+            function, arguments = keyed(actor, call, method, arguments, named)
+            named, awaits = {}, True
         try:
             return await actor.serve(call, function, arguments, named, awaits, method.signature.result)
         except NotBegun as error:

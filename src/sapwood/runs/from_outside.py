@@ -155,7 +155,7 @@ class RunsFromOutside(HttpOnly):
         try:
             while not bell.is_over:
                 await until_free(actor.database)
-                bell.answer()  # before it is read: what happens meanwhile rings again
+                bell.answer()  # before it is read: what happens during the read rings again
                 page = self._page(seq, milestones)
                 state = self._state()
                 if page:
@@ -173,7 +173,7 @@ class RunsFromOutside(HttpOnly):
                         yield wire.Told("questions", asked).encoded()
                 is_last = state.is_over and not page and seq > state.seq
                 if nested_ear.has_news or is_last:
-                    nested_ear.has_news = False  # before it is read: what happens meanwhile rings again
+                    nested_ear.has_news = False  # before it is read: what happens during the read rings again
                     async for batch in nested.batches(is_last=is_last):
                         yield wire.Told("nested", batch).encoded()
                 if page:

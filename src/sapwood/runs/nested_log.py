@@ -16,7 +16,7 @@ import msgspec
 from sapwood.address import Address, PathSegment, checked_name
 from sapwood.errors import InvalidName
 from sapwood.kernel.actor import Actor
-from sapwood.runs.events import Event, tell
+from sapwood.runs.events import ENDS, Event, tell
 from sapwood.runs.registry import failure, preview
 from sapwood.runs.transport import NESTED_KINDS, NestedEvent, NestedEvents, NestedKind
 from sapwood.storage.database import Database
@@ -36,7 +36,6 @@ ROW_BYTES = 64
 LATEST = 2.0**40
 """No event happened later than this."""
 MAX_TOOL_CALL = 200
-ENDS = frozenset({"completed", "failed", "cancelled", "interrupted"})
 DROPPED_FIRST = {"progress": 0, "milestone": 1}
 
 

@@ -41,7 +41,7 @@ class NestedEar(Ear):
 
 
 class NestedStream:
-    """What one calling server is told of the runs below a run."""
+    """The events of the runs below a run, for one calling server."""
 
     def __init__(self, actor: Actor, request: Any, after: str | None) -> None:
         self._actor = actor

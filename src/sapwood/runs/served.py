@@ -369,7 +369,7 @@ class Served:
     def _tell_progress_in_time(self, run: str) -> None:
         try:
             self._tell_progress(run)
-        except Unavailable:  # the agent is busy with read_sql, or about to end: nobody here could be told
+        except Unavailable:  # the agent is busy with read_sql, or about to end: no client here could be told
             last, _, progress = self._reports[run]
             timer = self._actor.host.loop.call_later(PACE, self._tell_progress_in_time, run)
             self._reports[run] = (last, timer, progress)

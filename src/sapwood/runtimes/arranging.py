@@ -1,7 +1,7 @@
 """The nodes' own files in a data folder, when other processes share it than did the last time.
 
 Trees lie where they lie. But each node keeps an index of the alarms of its own trees, and a mark
-that it ended in good order. A file in the folder says how it was shared; a server that shares
+that it shut down cleanly. A file in the folder says how it was shared; a server that shares
 it otherwise takes over what those left. Only the holder of the folder's
 lock may do so.
 """

@@ -99,7 +99,7 @@ class Running:
         self._bound = bound
         self._executor = executor
         self._place = place
-        """Where it is kept how far it got, or `None` if nobody would ever begin it again."""
+        """Where it is kept how far it got, or `None` if it is never begun again."""
         self._at = self._begin()
 
     async def run(self) -> CodeResult:

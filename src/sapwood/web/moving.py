@@ -4,7 +4,7 @@ The node that accepted a client keeps its socket, and holds it open towards the 
 agent's tree: itself, or another node. What the client says is numbered and kept until it
 got to the agent. When the tree goes elsewhere, its node says in its last message what is
 known of the socket and how much of what the client said was taken; with that the next one
-goes on. If a node exits without a last message, it is unknown what is missing: the client is told
+continues. If a node exits without a last message, it is unknown what is missing: the client is told
 to reconnect.
 """
 
