@@ -123,7 +123,7 @@ CHAT = {
     "remote_agent_tool": "sapwood.chat.agent_tools",
     "tool": "sapwood.chat.tools",
 }
-"""What is imported when it is first asked for: not everybody chats."""
+"""Names that are imported on first use: not every program chats."""
 
 
 def __getattr__(name: str) -> Any:

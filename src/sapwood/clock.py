@@ -1,4 +1,4 @@
-"""What time it is, asked of somebody who can be told otherwise.
+"""The current time, from a source that a test can replace.
 
 Nothing in sapwood reads the system's clock itself: it is handed a `Clock`, so a
 test owns the time.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 LOOK_AGAIN = 15.0
-"""Seconds after which to look at the wall clock again, at the latest: it may be set while somebody waits for it."""
+"""Longest interval in seconds between two reads of the wall clock, which may be set during a wait."""
 
 
 class Timer(Protocol):

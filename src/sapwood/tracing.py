@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 tracer: Any = None
-"""What makes spans; None: nobody wants any."""
+"""Makes the spans. `None` means that tracing is off."""
 
 
 def begin() -> None:
@@ -28,7 +28,7 @@ def begin() -> None:
 
 
 class Span:
-    """A span that is going on; it may be one that nobody wants."""
+    """A span that has begun; without tracing it records nothing."""
 
     __slots__ = ("_span",)
 
@@ -101,7 +101,7 @@ def enter(context: Any) -> None:
 
 
 def text() -> str | None:
-    """Return the W3C trace context of what runs now, to be stored; None: there is none."""
+    """Return the W3C trace context of the current span, to be stored, or `None` if there is none."""
     if tracer is None:
         return None
     from opentelemetry.trace import get_current_span
@@ -113,7 +113,7 @@ def text() -> str | None:
 
 
 def context_of(text: str | None) -> Any:
-    """Return what a stored W3C trace context says, to be carried on; None: nobody wants it, or it says nothing."""
+    """Return the context of a stored W3C trace context, or `None` if tracing is off."""
     if tracer is None:
         return None
     from opentelemetry.context import Context

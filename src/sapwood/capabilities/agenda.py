@@ -1,8 +1,7 @@
-"""What one agent has to do by the clock, and how those who sleep beside it come to know.
+"""When an agent next has work to do, and how the indexes above it learn of it.
 
-The calls and fibers of an agent are its own. Whoever writes one says here when it is
-due: before the commit the indexes above are told, and after it is done they are told
-again.
+Calls and fibers are rows of their agent. Code that writes one reports here when it is due:
+the indexes above are updated before the commit, and again when the work is done.
 """
 
 from __future__ import annotations

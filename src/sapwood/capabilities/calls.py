@@ -46,7 +46,7 @@ CALLS = Schema("sapwood.capabilities", "calls")
 ONCE = ('{"after"', '{"at"')
 """How the wishes begin, as they are stored, that nothing follows."""
 AT_ONCE = 100
-"""How many calls of one agent are begun before everybody else has a turn."""
+"""How many calls of one agent start before other agents get a turn."""
 MOST_DEATHS = 5
 """How often the process may die while a call runs before the call is given up."""
 PUT_OFF = 300.0
@@ -475,7 +475,7 @@ class StoredCalls:
         queue: str | None = None,
         retry: str = "",
     ) -> None:
-        """Keep a call that was given up, until somebody replays or deletes it."""
+        """Store a call that was abandoned, until it is replayed or deleted."""
         self._db.ensure(CALLS)
         code = error.code if isinstance(error, SapwoodError) else "crashed"
         self._db.execute(
@@ -576,7 +576,7 @@ KEEP = "Keep a method of this name that accepts the stored arguments."
 
 
 shown: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
-"""Returns what is stored as what msgpack has, for somebody to look at."""
+"""Return stored bytes as plain msgpack values, for display."""
 to_text = msgspec.json.Encoder().encode
 
 

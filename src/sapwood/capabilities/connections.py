@@ -1,8 +1,8 @@
-"""The clients of one agent: greeted, heard, answered, and told of what changes.
+"""The clients of one agent: their connections, their calls, and the frames they receive.
 
-Frames leave through the outbox, so no client hears of a write that is not kept. What a
-client calls, and every message of its own, is an ordinary call into the agent: it runs in
-a task of its own, can be aborted, and holds up nobody.
+Frames leave through the outbox, so a client never sees a write that is not committed. A call
+or message of a client is an ordinary call into the agent: it runs in a task of its own, can
+be aborted, and blocks no other client.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Connections:
         return self._actor.handle(name, function, *args, client=client)[1]
 
     async def perform(self, name: str, function: Any, *args: Any) -> Any:
-        """Run a hook as a call of this agent, for as long as whoever asks waits for it."""
+        """Run a hook as a call of this agent, for as long as its caller waits for it."""
         call, reply = self._actor.handle(name, function, *args)
         try:
             return await reply

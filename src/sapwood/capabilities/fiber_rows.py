@@ -17,7 +17,7 @@ from sapwood.storage.migrations import Schema
 
 FIBERS = Schema("sapwood.capabilities", "fibers")
 UNTIL_WOKEN = float("inf")
-"""When one is due that sleeps until somebody wakes it."""
+"""The due time of a fiber that waits until it is resumed."""
 ALL = (
     "SELECT number, name, key, method, arguments, status, due_at, checkpoint, result, error, recoveries, failures,"
     " created_at, ended_at, trace FROM sapwood_fibers "

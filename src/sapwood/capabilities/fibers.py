@@ -1,8 +1,8 @@
-"""Functions that survive a crash: each has a row before it runs, and says there where it is.
+"""Functions that survive a crash: each has a row before it runs, which records its progress.
 
-A fiber that nobody runs and that is not over was interrupted. `on_fiber_recovered` is
-told; then, if its function is a method of the agent, it is called again with the same
-arguments, comes by the steps it had completed, and finds what it had stored.
+An unfinished fiber without a running task was interrupted. `on_fiber_recovered` is called;
+then, if its function is a method of the agent, the method is called again with the same
+arguments. It skips the steps it had completed and finds what it had stored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sapwood.when import is_a
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""How many fibers of one agent are recovered before everybody else has a turn."""
+"""How many fibers of one agent are recovered before other agents get a turn."""
 MOST_RECOVERIES = 100
 """How often a fiber is recovered without any progress; hours, with the waits in between."""
 MOST_DEATHS = 5
@@ -170,9 +170,9 @@ class Fibers:
         *,
         even_if_busy: bool = False,
     ) -> None:
-        """Start a method as a fiber that nobody asks about: when it is over, nothing is left of it.
+        """Start a method as an internal fiber, whose row is deleted when it ends.
 
-        Whoever stops something cannot wait until the root is free: then the alarm is set as soon as it is.
+        A caller that cancels work cannot wait until the root is free. In that case the alarm is set as soon as it is.
         """
         self._actor.check_use()
         method = self._calls.method_of(function, "launch()")

@@ -1,4 +1,4 @@
-"""Keeps a tree in memory while somebody needs it there."""
+"""Keeps a tree in memory for as long as a caller needs it there."""
 
 from __future__ import annotations
 

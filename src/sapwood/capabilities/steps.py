@@ -1,8 +1,7 @@
-"""Functions that run once, however often the work they are part of is begun again.
+"""Functions that run once, however often the work they belong to is started again.
 
-What a step returned is stored, by the work and the step's name, before anybody sees it.
-When the work is begun again after a crash it comes by the same steps, and is given what
-they returned the first time.
+The result of a step is stored under the work and the step's name before the caller gets it.
+When the work starts again after a crash, it passes the same steps and gets the stored results.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class Steps:
         await sleep_until(self._actor.host.clock, when)
 
     def place(self, what: str) -> Place | None:
-        """Return the next place for `what` in the work that runs now; None: it is not part of any."""
+        """Return the next position for `what` in the current work, or `None` outside of any work."""
         call = current.get()
         if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
             return None

@@ -31,7 +31,7 @@ POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
 SILENCE = "begin turn"
 """The key of the schedule that begins a turn when nothing more was said."""
 NOTICE = "notify-"
-"""What the id of a turn begins with in which the agent is told what became of a run nobody waited for."""
+"""The prefix of the id of a turn that reports the end of a started run to its agent."""
 
 
 class Accepting:
@@ -56,7 +56,7 @@ class Accepting:
         run: str | None = None,
         is_notice: bool = False,
     ) -> Row:
-        """Accept what somebody said, and have it answered when it is its turn."""
+        """Accept a user's message, and answer it when its turn comes."""
         self._actor.check_use()
         name = id or f"turn-{uuid4().hex[:12]}"
         if (known := self._turns.get(name)) is not None:
@@ -146,7 +146,7 @@ class Accepting:
             self._transcript.remove(ids[ids.index(id) + (not itself) :])
 
     def note_run(self, run: Run) -> None:
-        """Have the conversation go on with what became of a run nobody waited for, once."""
+        """Continue the conversation with the end of a started run, once."""
         who = f"The background run {run.id} of {run.agent.type} was"
         if run.mode == "persistent":
             who = f"The task of your child {run.agent.name} was"
@@ -164,7 +164,7 @@ class Accepting:
         self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)
 
     def begin_next(self, sender: Socket | None = None, *, is_silent: bool = False) -> None:
-        """Let the next turn begin, if none runs and nobody is still speaking; its `sender` knows what was said."""
+        """Start the next turn if none runs and no message is being received; its `sender` knows its own message."""
         queued, first = self._turns.queued(), self.first()
         if self._turns.running() is not None:
             return
@@ -174,7 +174,7 @@ class Accepting:
             self._begin(first, sender if len(queued) == 1 else None)
 
     def first(self) -> Row | None:
-        """Return the turn that begins as soon as it can; while somebody is asked, news wait for the answer."""
+        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question."""
         queued = self._turns.queued()
         if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
             return None

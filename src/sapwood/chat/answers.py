@@ -1,4 +1,4 @@
-"""Tool calls that wait for somebody, and what was answered; a turn goes on once all its calls have their answers."""
+"""Tool calls that wait for an answer, and the answers. A turn continues once all its calls are answered."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 
 GO_ON = "Go on where you stopped."
-"""What the model is told, and nobody else, when it is to go on with an answer that was whole."""
+"""The instruction for the model alone when it continues an answer that was complete."""
 
 
 class Answers:
-    """Has the turns of one conversation go on that waited for somebody."""
+    """Resumes the turns of one conversation that wait for answers."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -38,7 +38,7 @@ class Answers:
         self._accepting = actor.of(Accepting)
 
     def questions(self) -> list[Question]:
-        """Return the tool calls that wait for somebody."""
+        """Return the tool calls that wait for an answer."""
         waiting = self._turns.waiting()
         calls = self._turns.calls(waiting.number) if waiting is not None else []
         return [_question(call) for call in calls if call.is_open and call.asked in ("approval", "client")]
@@ -108,7 +108,7 @@ class Answers:
         return _question(call)
 
     def maybe_go_on(self, number: int) -> None:
-        """Go on with a turn that waited, if everybody has answered and somebody wants it to."""
+        """Resume a waiting turn if all its questions are answered and it was asked to resume."""
         row = self._turns.of(number)
         calls = [call for call in self._turns.calls(number) if call.asked is not None]
         if row is None or row.status != "waiting" or any(call.is_open for call in calls):

@@ -105,7 +105,7 @@ class Asking:
         self._spending = tree.spending
 
     async def answer(self, row: Row, turn: Turn, history: Sequence[ModelMessage]) -> ModelResponse:
-        """Have the model say something, and everybody hear it."""
+        """Send one request to the model, and stream its response to all clients."""
         stream, projection = self._stream, Projection(row.steps + 1)
 
         def hear(event: Any) -> None:

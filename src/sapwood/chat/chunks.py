@@ -244,7 +244,7 @@ STOPPED = "It was stopped."
 
 
 def closing(chunks: Iterable[Chunk], why: str = INTERRUPTED) -> list[Chunk]:
-    """Return the chunks that end what these have begun and nobody goes on with."""
+    """Return the chunks that close what these have opened, when no more will follow."""
     unended: dict[tuple[str, str], Chunk] = {}
     for chunk in chunks:
         word, _, what = chunk["type"].rpartition("-")
@@ -262,7 +262,7 @@ def closing(chunks: Iterable[Chunk], why: str = INTERRUPTED) -> list[Chunk]:
 
 
 def closed(message: dict[str, Any], why: str = INTERRUPTED) -> dict[str, Any]:
-    """Return a message that nobody goes on with: nothing in it is left half said."""
+    """Return a message that will not be continued, with every part of it closed."""
     parts: list[dict[str, Any]] = []
     for part in message["parts"]:
         if part.get("state") == "streaming":

@@ -1,9 +1,8 @@
-"""The tools with which a model keeps persistent children: it spawns them, tells them more, and terminates them.
+"""The tools with which a model manages persistent children: spawn, send, terminate.
 
-A child is what the registry of runs says of it: one run for each task it was given, under one
-name. What is asked of it is recorded like any other tool call, and done again after a crash
-without being done twice. For a child that blocks, the call is left to whoever drives the
-turn, like that of any other agent.
+A child is what the runs table says of it: one run for each task, under one name. A request to
+a child is recorded like any other tool call, and repeating it after a crash has no second
+effect. If the child blocks, the driver of the turn executes the call, as for any other agent tool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One conversation: what is said joins it in turn, is answered one turn after the other, and is told to everybody.
+"""One conversation: messages are queued, answered one turn at a time, and sent to all clients.
 
-A turn is a fiber, so it goes on after a crash. Where somebody has to be asked it stops, at
-no cost, until the answer comes.
+A turn is a fiber, so it continues after a crash. A turn that asks a question stops without
+cost until the answer arrives.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Conversation:
         self.driver = FiberDriver(actor, Steps(actor, self.end))
 
     async def end(self, number: int, status: str, *, error: str | None = None, reason: str | None = None) -> None:
-        """End a turn, or have it wait for somebody, and let what follows begin."""
+        """End a turn or leave it waiting for an answer, and start what follows."""
         if await self._ending.end(number, status, error, reason) == "waiting":
             self._actor.of(Answers).maybe_go_on(number)
         else:
             self._accepting.begin_next()
 
     def gave_up(self, number: int, error: str) -> None:
-        """Nobody goes on with a turn: it was begun again too often, and got nowhere."""
+        """End a turn whose fiber was started again too often without progress."""
         row = self._turns.of(number)
         if row is not None and row.status == "running":
             self._ending.gave_up(row, error)
@@ -57,7 +57,7 @@ class Conversation:
             self._record.tell_end(number)
 
     def check_may_wait(self) -> None:
-        """Raise if whoever calls is part of a turn, before anything is said that it would wait for."""
+        """Raise if the caller is part of a turn, before it waits for itself."""
         call = current.get()
         while call is not None:
             if call.actor is self._actor and call.method.startswith("fiber turn "):
@@ -67,7 +67,7 @@ class Conversation:
             call = call.caller
 
     async def over(self, number: int, *, cancels: bool = True) -> Turn:
-        """Return a turn once it is over, or waits for somebody. Whoever asked for it `cancels` it with itself."""
+        """Return a turn that has ended or waits for an answer. If `cancels`, cancelling the caller cancels the turn."""
         try:
             while True:
                 row = self._record.row(number)
@@ -82,7 +82,7 @@ class Conversation:
             raise
 
     def listen(self, row: Row) -> AsyncIterator[bytes]:
-        """Hear what a turn streams from now on, as JSON, until it is over or waits for somebody."""
+        """Receive what a turn streams from now on, as JSON, until it ends or waits for an answer."""
         heard = self._stream.listen(row.number) if row.status in ("queued", "running") else None
         return self._heard(row.number, heard)
 

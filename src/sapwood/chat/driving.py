@@ -41,7 +41,7 @@ class FiberDriver:
         return self._actor.host.shared(Driving).driver
 
     async def drive(self, number: int) -> None:
-        """Drive a turn to its end, or to where somebody has to be asked."""
+        """Drive a turn to its end, or until it waits for an answer."""
         self._actor.of(Questions).settle_soon()
         row, is_known = self._turns.of(number), False
         if row is not None and row.run is not None:

@@ -1,4 +1,4 @@
-"""How turns end: what they have made is stored, and everybody is told."""
+"""How turns end: the message is stored, and all clients are informed."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Ending:
         self._over: dict[int, list[Future[None]]] = {}
 
     def over(self, number: int) -> Future[None]:
-        """Return what is done when a turn is over, or waits for somebody."""
+        """Return a future that is done when a turn ends or waits for an answer."""
         waiting: Future[None] = self._actor.host.loop.create_future()
         self._over.setdefault(number, []).append(waiting)
         return waiting
 
     async def end(self, number: int, status: str, error: str | None, reason: str | None = None) -> str:
-        """Store the message a turn has made, and tell everybody; return how it ended."""
+        """Store the message that a turn has made, and send it to all clients; return how the turn ended."""
         row = self._record.row(number)
         if row.error == CLEARED:
             self._stream.drop()
@@ -100,7 +100,7 @@ class Ending:
         self._tell_over(row.number)
 
     def gave_up(self, row: Row, error: str) -> None:
-        """End a turn with which nobody goes on."""
+        """End a turn that no driver will continue."""
         self._stream.begin(row)
         if row.error in TOMBSTONES:
             self._end_now(row, "cancelled", None)

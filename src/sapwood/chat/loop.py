@@ -1,7 +1,7 @@
-"""The one place that knows Pydantic AI's loop: it asks the model once, or runs the tools once.
+"""The one module that knows Pydantic AI's loop: one model request, or one round of tools.
 
-A turn is a sequence of these two. Each begins from the stored conversation and ends with
-what is to be stored next, so whoever drives a turn may be another process every time.
+A turn is a sequence of these two. Each starts from the stored conversation and ends with what
+is to be stored next, so each may run in another process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Used:
     input_tokens: int
     output_tokens: int
     cost: float | None
-    """In dollars; None if nobody knows the price, or the provider was cut off before it said what it had used."""
+    """In dollars. `None` if the price is unknown, or the request was cut off before the provider reported its usage."""
 
     @classmethod
     def of(cls, response: ModelResponse, turn: Turn) -> Used:
@@ -59,7 +59,7 @@ class Acted:
     """What came of the tool calls of a response."""
 
     request: ModelRequest | None = None
-    """What the model is told next; None: the turn is over, or somebody has to be asked first."""
+    """The next message for the model. `None` if the turn has ended or waits for an answer."""
     output: Any = None
     """What the turn ended with."""
     is_over: bool = False
@@ -445,11 +445,11 @@ class Wait:
 
     seconds: float
     for_all: bool
-    """Whether the provider has no time for anybody; otherwise, something went wrong with this one request."""
+    """Whether the provider is overloaded; otherwise only this one request failed."""
 
 
 def retry_after(error: BaseException, otherwise: float) -> Wait | None:
-    """Return how long to wait before a provider is asked again; None: it is no use."""
+    """Return the delay before the next request to a provider, or `None` if a retry cannot succeed."""
     from pydantic_ai.exceptions import (
         FallbackExceptionGroup,
         ModelAPIError,

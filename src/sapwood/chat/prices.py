@@ -1,4 +1,4 @@
-"""What models cost: by the prices of the app's settings, or those that everybody knows."""
+"""What models cost: by the prices of the app's settings, else by published prices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Prices = Mapping[str, tuple[float, float]]
 
 
 def cost_of(response: ModelResponse, asked: Any, prices: Prices) -> float | None:
-    """Return what an answer has cost, in dollars; None if nobody knows, or the provider was cut off before it said."""
+    """Return the cost of a response in dollars. `None` if the price or the usage is unknown."""
     usage = response.usage
     if not usage.has_values():
         return None
@@ -29,7 +29,7 @@ def cost_of(response: ModelResponse, asked: Any, prices: Prices) -> float | None
 
 
 def most(asked: Any, input_tokens: int, output_tokens: int, prices: Prices) -> float | None:
-    """Return what a request may cost, in dollars: of several models, what the dearest takes; None if nobody knows."""
+    """Return the most a request may cost in dollars: of several models, the dearest. `None` if a price is unknown."""
     costs = [
         _at(prices[name], input_tokens, output_tokens)
         if name in prices

@@ -73,9 +73,9 @@ class Limiter:
     async def request(
         self, must_wait: Callable[[float | None], None], stopped: asyncio.Future[None]
     ) -> AsyncGenerator[None, None]:
-        """Let one request through when it may go, or when it is `stopped`: then it is not to be made, nor counted.
+        """Wait until one request may be sent, or until it is `stopped`: then it must not be sent, and is not counted.
 
-        `must_wait` is told, once, that it has to wait, and how long: None if nobody knows.
+        `must_wait` is called once if the request has to wait, with the delay, or `None` if the delay is unknown.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
@@ -97,7 +97,7 @@ class Limiter:
     async def pause(
         self, seconds: float, must_wait: Callable[[float | None], None], stopped: asyncio.Future[None]
     ) -> None:
-        """Have one wait for a while, or until it is `stopped`, and nobody else."""
+        """Delay one request, or until it is `stopped`, without delaying others."""
         must_wait(seconds)
         over = asyncio.ensure_future(sleep_until(self._clock, self._clock.now() + seconds))
         try:

@@ -71,7 +71,7 @@ class Record:
         return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
 
     def tell_all(self, *, sender: Socket | None = None) -> None:
-        """Send the conversation to every client, but to whoever said the last of it."""
+        """Send the conversation to every client except the sender of its last message."""
         self.stream.tell_messages(self.text, sender=sender)
 
     def shown(self, row: Row) -> Turn:
@@ -119,7 +119,7 @@ class Record:
         self._actor.of(Agenda).fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {})
 
     def tell_end(self, number: int) -> None:
-        """Have the agent told, by a fiber, that a turn is over which nobody drives."""
+        """Report the end of a turn from a fiber, because no driver is left to do so."""
         fibers = self._actor.of(Agenda).fibers
         fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {}, even_if_busy=True)
 
@@ -128,7 +128,7 @@ class Record:
         return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
 
     def wake(self, row: Row) -> None:
-        """Have a turn go on that rests; first whoever waits for it, so that none is left behind by a crash."""
+        """Resume a resting turn. Its waiters resume first, so that a crash leaves none behind."""
         if row.run is not None:
             with suppress(Unavailable):  # they are in read_sql(): then it wakes them itself
                 self._actor.of(Served).wake_above(row.run)

@@ -12,7 +12,7 @@ from sapwood.wire import chat as wire
 
 START = b'{"type":"start"}'
 STALE = 15 * 60.0
-"""Seconds after which nobody is told any more that a turn is being recovered."""
+"""Seconds after which clients are no longer informed that a turn is being recovered."""
 
 
 class Resuming:

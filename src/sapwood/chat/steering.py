@@ -44,7 +44,7 @@ class Steering:
         return "joined"
 
     def join(self, number: int) -> bool:
-        """Have what was said meanwhile join the conversation, in this slice; return whether anything was."""
+        """Add the messages received during the turn to the conversation, in this slice. Returns `False` without any."""
         said: list[UIMessage] = msgspec.json.decode(self._record.row(number).said)
         for message in said:
             self._transcript.put(message)

@@ -1,13 +1,13 @@
-"""The steps of a turn, for whoever drives it: a fiber of this process, or something that outlives it.
+"""The steps of a turn, for its driver: a fiber of this process, or a workflow that outlives it.
 
-A driver takes a turn up, begins it, and does one step after the other: the model is asked
-once, and the tools that it asked for run. Between two steps it has the runs begin that
-the turn waits for, and takes what becomes of them. At the end it finishes the turn.
+A driver takes a turn, starts it, and executes one step after the other: one model request, or
+the tools that the model called. Between two steps it starts the runs that the turn waits for,
+and collects their results. At the end it finishes the turn.
 
-Whatever comes of a step is stored before it returns. Begun again after a crash, a turn
-finds the conversation as far as it got and does the rest: what the model was saying when the
-process died is asked for again, a tool that had returned is not called again. Stopping goes
-past the driver: the step that is under way raises, and no other begins.
+The result of a step is stored before the step returns. Started again after a crash, a turn
+reads the stored conversation and does the rest: the interrupted model request is repeated, a
+tool that had returned is not called again. Cancelling bypasses the driver: the current step
+raises, and no other starts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FILES_LEFT_OUT = "The model could not read a file of this conversation. The file
 
 
 class End(Protocol):
-    """Ends a turn, or has it wait for somebody, and lets what follows begin."""
+    """Ends a turn or leaves it waiting for an answer, and starts what follows."""
 
     async def __call__(
         self, number: int, status: str, *, error: str | None = None, reason: str | None = None
@@ -157,7 +157,7 @@ class Steps:
             self._actor.of(Served).rests(row.run)
 
     async def finish(self, number: int, status: str) -> None:
-        """End a turn, or have it wait for somebody."""
+        """End a turn or leave it waiting for an answer."""
         if status == "waiting":
             self._stream.flush()
             said = self._stream.stored(number)

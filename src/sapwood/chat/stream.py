@@ -1,8 +1,8 @@
-"""What a turn streams to its clients: stored first, then sent, and replayed to whoever comes later.
+"""What a turn streams to its clients: stored first, then sent, and replayed to clients that connect later.
 
-Chunks are gathered for a few hundredths of a second, so that a storm of tokens becomes a
-few rows and a few frames. A client that comes in the middle is offered what there is; until
-it takes the offer it gets nothing, then all of it from the beginning, then what follows.
+Chunks are batched for a few hundredths of a second, so that many tokens become a few rows and
+a few frames. A client that connects during a turn is offered the stream. Until it accepts it
+gets nothing, then all of it from the beginning, then what follows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEGUN_AGAIN = "The model stopped responding and is asked again. The answer will 
 CROSSED = 10.0
 """Seconds for which what a client was told may cross with what it says."""
 ASKED_FOR = 1.0
-"""Seconds until a continuation streams at the latest: whoever answered asks for it, and gets all of it in one way."""
+"""Longest delay in seconds before a continuation streams: the client that answered requests it, and gets it whole."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -188,7 +188,7 @@ class ChatStream:
         return now
 
     def drop(self) -> None:
-        """Forget what was gathered: nobody is to hear of it."""
+        """Discard the batched chunks without sending them."""
         self._gathered.clear()
         self.flush()
 
@@ -242,10 +242,10 @@ class ChatStream:
                 self.tell_one(socket, frame)
 
     def tell_messages(self, text: Callable[[], str], *, sender: Socket | None = None) -> None:
-        """Tell every client all messages, as JSON; whoever said the last of them has it already.
+        """Send all messages to every client as JSON, except to the sender of the last one, which has it already.
 
-        Unless it spoke while a telling of what was there before was on its way: clients show what they
-        are told and nothing else, so it has forgotten what it said.
+        The sender gets them too if it spoke while an older list was on its way: clients replace what they show
+        by the list they receive, so it has lost its message.
         """
         crossed = sender is not None and self._now() - self._told.get(sender, self._made_at) < CROSSED
         without = None if crossed else sender
@@ -288,7 +288,7 @@ class ChatStream:
         self.tell_one(socket, wire.about_stream(wire.PENDING, id=id, probe=probe))
 
     async def asked_for(self) -> None:
-        """Return when whoever answered waits for what follows, or left, or has not asked for it for a while."""
+        """Return when the client that answered has requested the continuation, has left, or took too long."""
         owner = self.owner
         if owner is not None and owner.is_open and owner not in self.parked:
             self._awaited[owner] = parked = self._actor.host.loop.create_future()

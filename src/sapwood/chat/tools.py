@@ -130,7 +130,7 @@ class Toolbox:
         return [*self._toolsets, ExternalToolset([*agents, *theirs])]
 
     def is_run(self, name: str) -> bool:
-        """Return whether a call of this tool that nobody here answers waits for a run."""
+        """Return whether a call of this tool that has no answer here waits for a run."""
         return name in self.agents or (name in self.companions and name in DEFERRED)
 
     def check(self, name: str, arguments: dict[str, Any]) -> None:

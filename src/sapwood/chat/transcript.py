@@ -31,7 +31,7 @@ UIMessage = dict[str, Any]
 
 
 AT_ONCE = 250
-"""Messages that are read in one go: more would hold up everybody else."""
+"""Messages that are read in one batch: more would block other agents."""
 
 
 @functools.cache

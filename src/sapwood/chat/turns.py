@@ -115,11 +115,11 @@ class ToolCall(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody was asked and has not answered."""
+        """Whether the call waits for an answer."""
         return self.asked is not None and self.answer is None
 
     def returned(self) -> tuple[Any, Outcome] | None:
-        """Return what it returned, or somebody answered for it, and how it ended; None if nobody knows."""
+        """Return the result or the answer of the call and how it ended, or `None` if that is unknown."""
         if self.status == "done":
             return msgspec.json.decode(self.result or "null"), "success"
         if self.status == "failed":
@@ -258,7 +258,7 @@ class Turns:
         self._db.execute("UPDATE sapwood_tool_calls SET status = 'running' WHERE id = ? AND status IS NULL", id)
 
     def ask_about(self, id: str, turn: int, name: str, input: str, whom: str) -> None:
-        """Note that somebody has to be asked."""
+        """Record that the turn waits for an answer."""
         self._put_call(id, turn, name, input)
         self._db.execute("UPDATE sapwood_tool_calls SET asked = ? WHERE id = ?", whom, id)
 
@@ -280,7 +280,7 @@ class Turns:
         )
 
     def answer_call(self, id: str, kind: str, value: Any, *, go_on: bool) -> None:
-        """Note what somebody answered who was asked."""
+        """Record the answer to a question."""
         self._db.execute(
             "UPDATE sapwood_tool_calls SET answer = ?, go_on = ? WHERE id = ?",
             msgspec.json.encode([kind, value]).decode(),

@@ -73,7 +73,7 @@ class Wire:
             self._close()
 
     def release(self, request: int) -> None:
-        """From now on a request's connection may be somebody else's."""
+        """Release a request's connection, so that another request may use it."""
         self._sockets.pop(request, None)
 
 

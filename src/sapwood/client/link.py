@@ -1,8 +1,8 @@
-"""A socket that comes back: whenever it is lost it is opened again, until the server says that there is no use.
+"""A socket that reconnects: when it is lost it is opened again, until the server refuses for good.
 
-Whoever wants to send waits until there is a socket the server has greeted. What was sent on
-one that is lost afterwards is not sent again, because it may have arrived; unless the server said that
-it has not begun with anything that it did not answer.
+A sender waits until the server has greeted the socket. A message sent on a socket that was lost
+afterwards is not sent again, because it may have arrived; unless the server reported that it
+has not started anything that it did not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sapwood.timings import DEFAULTS, Timings
 log = logging.getLogger(__name__)
 
 LAST_WORDS = 1.0
-"""Seconds that what nobody waits for has to leave before the socket is closed."""
+"""Seconds that frames without a waiter have to leave before the socket is closed."""
 POLICY = 1008
 NO_SUCH_AGENT = 4404
 

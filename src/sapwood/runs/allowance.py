@@ -20,7 +20,7 @@ class Refusal:
     error: OverLimit
     """Why."""
     until: float | None = None
-    """When one may, if nothing else changes; None: when another is over, or never."""
+    """When a run may start if nothing else changes. `None` means when another run ends, or never."""
 
 
 class Allowance:
@@ -51,7 +51,7 @@ class Allowance:
         return limits.runs_at_once is not None or limits.runs_per_minute is not None
 
     def refusal(self) -> Refusal | None:
-        """Return why no other run may begin; None: it may."""
+        """Return why no other run may start, or `None` if one may."""
         most = self._agent.max_concurrent_runs
         if most is not None and (going := self._registry.count_open()) >= most:
             told = f"The agent has {going} unfinished runs, and the limit is max_concurrent_runs={most}."

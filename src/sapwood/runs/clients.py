@@ -1,8 +1,8 @@
-"""What the clients of an agent are told of the runs it has given: all of the past, then what follows.
+"""What the clients of an agent receive about the runs it has started: first the past, then what follows.
 
-Run after run is replayed to a new client, as fast as it reads. What happens meanwhile in a
-run that was replayed already it hears at once, of the others it will hear: no gap, nothing
-twice.
+Runs are replayed to a new client one after the other, as fast as it reads. New events of a run
+that was replayed already are sent at once; those of other runs come with their replay. No
+event is lost or sent twice.
 """
 
 from __future__ import annotations

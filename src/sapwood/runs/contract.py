@@ -27,7 +27,7 @@ doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", defaul
 
 
 Steered = Literal["joined", "over", "deaf"]
-"""What became of something said in the middle of a run: it joins it, it came too late, or nobody can hear it."""
+"""The fate of a message sent during a run: it joins the run, it came too late, or the run takes none."""
 
 
 def reason_below(reason: str) -> str:
@@ -74,7 +74,7 @@ class RunState:
     status: str
     """`running`, `completed`, `failed` or `cancelled`."""
     waits: bool
-    """Whether it waits for somebody, itself or by way of others, and will for as long as that takes."""
+    """Whether the run, or a run below it, waits for an answer without a time limit."""
     seq: int
     """The number of its next chunk."""
     output: str | None = None
@@ -105,7 +105,7 @@ class Worker(Protocol):
         ...
 
     def steer(self, run: str, key: str, text: str) -> Steered:
-        """Say something to whoever does a run, in this slice and once for each key."""
+        """Send a message to the agent that executes a run, in this slice and once for each key."""
         ...
 
     def stands(self, work: str) -> str | None:
@@ -125,11 +125,11 @@ class Worker(Protocol):
         ...
 
     def waits(self, run: str) -> bool:
-        """Return whether a run waits for somebody, itself or by way of others."""
+        """Return whether a run, or a run below it, waits for an answer."""
         ...
 
     def rests(self, run: str) -> bool:
-        """Return whether a run that waits for somebody does so without anything of it in memory."""
+        """Return whether a run waits for an answer with nothing of it in memory."""
         ...
 
     def wake(self, work: str) -> None:
@@ -137,7 +137,7 @@ class Worker(Protocol):
         ...
 
     def questions(self) -> list[Question]:
-        """Return what this agent itself waits for somebody to answer."""
+        """Return the open questions of this agent itself."""
         ...
 
     def question(self, id: str) -> Question | None:

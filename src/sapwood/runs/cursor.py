@@ -71,7 +71,7 @@ class Shelf:
 
 @dataclass(slots=True)
 class TurnPlace:
-    """How far a reader is in a turn that an agent takes for nobody."""
+    """The position of a reader in a turn that belongs to no run."""
 
     id: str
     seq: int = 0

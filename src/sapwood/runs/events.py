@@ -1,7 +1,7 @@
-"""What happens in a tree of agents, as events: told to whoever listens at the agent itself, or at one above it.
+"""What happens in a tree of agents, as events: sent to the subscribers of the agent itself and of those above it.
 
-An event names the agent it happened in, by its path, and the run it belongs to. How it
-looks on a wire is another matter: projections make frames of it.
+An event names its agent by path, and the run it belongs to. Frames on a wire are projections
+of events, made elsewhere.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class OwnTurn:
-    """A turn that an agent takes for nobody, and that goes on."""
+    """A running turn that belongs to no run."""
 
     id: str
     stream: int
@@ -128,7 +128,7 @@ class Ear:
 
 
 class Feed:
-    """Who listens at one agent, and what it does for nobody."""
+    """The subscribers of one agent, and its turns that belong to no run."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -139,7 +139,7 @@ class Feed:
         """How the last turn of its own ended, in this life."""
 
     def listen(self, levels: float, *, runs_only: bool = False) -> Ear:
-        """Have what happens from now on be heard; whoever listens is behind until it has read what is stored."""
+        """Add a subscriber. It counts as behind until it has read what is stored."""
         ear = Ear(self._actor.address, levels, self._actor.host.timings.event_queue, runs_only=runs_only)
         self.ears.add(ear)
         return ear
@@ -156,7 +156,7 @@ class Feed:
             tell(self._actor, Event(path, None, None, number, at, "chunk", chunk))
 
     def end(self, kind: Kind | None, seq: int, body: dict[str, Any]) -> None:
-        """The turn is over, or (None) waits for somebody."""
+        """Record that the turn has ended or, with `None`, waits for an answer."""
         turn, self.turn = self.turn, None
         if turn is not None and kind is not None:
             now = self._actor.host.clock.now()
@@ -182,7 +182,7 @@ def ears_of(actor: Actor, path: tuple[PathSegment, ...], *, is_run: bool = False
 
 
 def tell(actor: Actor, event: Event) -> None:
-    """Tell everybody who listens, once what this agent wrote is kept."""
+    """Send an event to all subscribers, once what this agent wrote is committed."""
     is_run = event.kind != "chunk" and event.run_id is not None
     _put(actor, ears_of(actor, event.path, is_run=is_run), event)
 

@@ -1,8 +1,8 @@
-"""Gives several runs together, and decides from how some of them end what becomes of the others.
+"""Starts several runs together, and decides from how some of them end whether the others are cancelled.
 
-Every branch is a run like any other. What is decided is written in the slice that notes the
-end it was decided by: the others have their tombstones, or the process died before either. So
-whoever comes by again after a crash finds it decided as it was.
+Every branch is a run like any other. The decision is written in the slice that records the end
+it follows from: either the others have their tombstones, or the process died before both. A
+caller that comes back after a crash finds the same decision.
 """
 
 from __future__ import annotations

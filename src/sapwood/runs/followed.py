@@ -26,17 +26,17 @@ class Followed:
     again: bool
     """Whether it was followed before the process ended."""
     rested: bool = False
-    """Whether it goes on after it waited for somebody."""
+    """Whether it continues after it waited for an answer."""
     child: Actor | None = None
     """Who does it, once they are awake."""
     given_up: bool = False
     timed_out: bool = False
     trouble: str | None = None
-    """Why the sub-agent could not be reached, when last tried; None: it was."""
+    """Why the last attempt to reach the sub-agent failed. `None` if it succeeded."""
     troubled_since: float = 0.0
     """When it could first not be reached."""
     nudge: Future[None] | None = None
-    """Done when somebody asks for the run again, or it comes to rest; what is waited for is looked at anew."""
+    """Done when the run is requested again or comes to rest, so that the wait is evaluated again."""
 
     @property
     def stopped(self) -> str | None:
@@ -53,18 +53,18 @@ class Followed:
                 self.child.of(Served).cut(self.row.id, reason)
 
     def nudged(self) -> Future[None]:
-        """Return what is done when what is waited for is to be looked at anew."""
+        """Return a future that is done when the wait has to be evaluated again."""
         if self.nudge is None or self.nudge.done():
             self.nudge = self.stop.get_loop().create_future()
         return self.nudge
 
     def look_again(self) -> None:
-        """Have what is waited for be looked at anew."""
+        """Evaluate the wait again."""
         if self.nudge is not None and not self.nudge.done():
             self.nudge.set_result(None)
 
     def wanted_again(self, now: float) -> None:
-        """Somebody asks for the run again: if it was given up, that is forgotten."""
+        """Record that the run was requested again: if it was abandoned, that is undone."""
         if self.given_up:
             self.given_up, self.since = False, now
             self.look_again()

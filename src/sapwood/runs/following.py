@@ -36,7 +36,7 @@ from sapwood.runs.served import FOLLOW, Served, following
 log = logging.getLogger(__name__)
 
 GIVEN_AGAIN = 5.0
-"""Seconds to wait, after a crash, for whoever gave a run to give it again: only they know the whole input."""
+"""Seconds to wait, after a crash, for the caller to start the run again: only the caller has the whole input."""
 PARTS = 10
 """Parts in which a cancelled run is waited for: where a thousand stop at once and the loop is late, each part takes
 longer."""
@@ -76,12 +76,12 @@ class Following:
         )
 
     def launch_again(self, id: str) -> None:
-        """Have a run followed that nobody follows now, because it rests or was given up."""
+        """Follow a run that is not followed now, because it rests or was abandoned."""
         if not self.wake(id):
             self.launch(id)
 
     def rests(self, id: str) -> bool:
-        """Return whether a run is followed by nobody in memory, because it waits for somebody."""
+        """Return whether a run is not followed in memory because it waits for an answer."""
         return self._actor.of(Agenda).fibers.is_asleep(following(id), FOLLOW)
 
     def wake(self, id: str) -> bool:
@@ -89,12 +89,12 @@ class Following:
         return self._actor.of(Agenda).fibers.wake(following(id), FOLLOW)
 
     def all_wait(self, work: str) -> bool:
-        """Return whether this waits for runs, and all of them wait for somebody."""
+        """Return whether this waits for runs, all of which wait for answers."""
         rows = [row for row in self._outcomes.registry.open() if self._outcomes.is_awaited(row, work)]
         return bool(rows) and all(self.waits(row.id) for row in rows)
 
     def waits(self, id: str) -> bool:
-        """Return whether a run waits for somebody, itself or by way of others."""
+        """Return whether a run, or a run below it, waits for an answer."""
         followed = self._outcomes.followed.get(id)
         if followed is None:
             return self.rests(id)

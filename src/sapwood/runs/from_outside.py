@@ -56,7 +56,7 @@ class Bell(Ear):
         self.close(0, "")
 
     def answer(self) -> None:
-        """Whoever it rings for looks what there is."""
+        """Reset the bell before its reader looks for what is new."""
         self.is_behind = False
 
 

@@ -16,7 +16,7 @@ ALL = (
     " milestones, cancelled, trace, started_at, ended_at FROM sapwood_served_runs "
 )
 PLACE = "seq"
-"""What of a stored milestone says where it stands among the chunks; nobody is told."""
+"""The key of a stored milestone's position among the chunks; it is not sent."""
 
 _segment = msgspec.json.Decoder(list[msgspec.Raw])
 

@@ -111,7 +111,7 @@ class MethodRuns:
         return found[1] if found is not None and found[0] is self._actor else None
 
     async def drive(self, run: str) -> None:
-        """Do a run, to its end, when whoever drives it says so."""
+        """Execute a run to its end, when its driver starts it."""
         served = self._actor.of(Served)
         row = served.row(run)
         if row is None:

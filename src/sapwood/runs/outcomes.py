@@ -1,6 +1,6 @@
-"""How the runs stand that an agent has given: each end is noted once, in one slice, and told to everybody.
+"""The status of the runs that an agent has started: each end is recorded once, in one slice, and sent to all clients.
 
-The sub-agent is the truth about its run. What it has stored is read here whether it is awake
+The sub-agent's own record of its run decides. It is read here whether the sub-agent is awake
 or asleep.
 """
 
@@ -73,7 +73,7 @@ class Outcomes:
         return row.work == work and (row.detached is None or row.id in self.waited_for)
 
     def no_longer_waited_for(self, id: str) -> None:
-        """Somebody has seen what became of a run, or wants it no more."""
+        """Count one waiter of a run less: it has seen the end, or no longer wants it."""
         self.waited_for[id] -= 1
         if not self.waited_for[id]:
             del self.waited_for[id]
@@ -93,7 +93,7 @@ class Outcomes:
                 waiting.set_result(None)
 
     def end(self, row: Row, status: str, **news: Any) -> None:
-        """Note, in this slice, how a run ended, and tell everybody."""
+        """Record how a run ended, in this slice, and inform all clients and subscribers."""
         if row.detached is not None:
             self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self.next_seq(row.id))
@@ -107,7 +107,7 @@ class Outcomes:
         self.freed()
 
     def freed(self) -> None:
-        """A run is over, or no more: whoever waits for that anywhere in the tree looks whether another may begin."""
+        """A run has ended or was deleted: waiting runs anywhere in the tree check whether they may start."""
         tree = self._actor.home
         assert isinstance(tree, Tree)
         tree.givers.freed()
@@ -157,13 +157,13 @@ class Outcomes:
         return text
 
     def give_up(self, followed: Followed, reason: str, text: str, *, still_running: bool) -> None:
-        """Note that nobody waits for a run any more; if it ends after all, that counts."""
+        """Record that no caller waits for a run any more; if it ends later, that end counts."""
         row = self.row(followed.row.id)
         self.end(row, "interrupted", error=text, reason=reason, still_running=int(still_running))
         followed.given_up = True
 
     def gave_up(self, id: str, error: str) -> None:
-        """Nobody follows a run any more: its fiber was begun again too often, and got nowhere."""
+        """End a run whose fiber was started again too often without progress."""
         row = self.registry.get(id)
         if row is not None and row.is_open:
             self.end(row, "interrupted", error=error, reason="recovery-failed", still_running=1)
@@ -205,14 +205,14 @@ class Outcomes:
         return None if database is None else kept.find(database, id)
 
     def has_begun(self, id: str) -> bool:
-        """Return whether the sub-agent has taken a run, as far as anybody can tell."""
+        """Return whether the sub-agent has accepted a run, as far as is known."""
         try:
             return self.stored(id) is not None
         except (StoredDataError, Unavailable):
             return False
 
     def stored_end(self, id: str) -> RunState | None:
-        """Return how a run has ended in the sub-agent; None if it has not, or nobody can tell."""
+        """Return how a run has ended in the sub-agent, or `None` if it has not or that is unknown."""
         try:
             found = self.stored(id)
         except (StoredDataError, Unavailable):
@@ -231,7 +231,7 @@ class Outcomes:
             return 0
 
     def next_seq(self, id: str) -> int:
-        """Return the number that follows all that a run has said, as far as anybody still knows."""
+        """Return the number after the last known chunk of a run."""
         followed = self.followed.get(id)
         told = followed.child.of(Served).told.get(id, 0) if followed is not None and followed.child is not None else 0
         try:

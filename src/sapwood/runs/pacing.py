@@ -32,24 +32,27 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What somebody may drive: a turn or a run of one agent."""
+    """What a driver may drive: a turn or a run of one agent."""
 
     address: Address
     id: str
     """The id of the turn, or of the run."""
     is_new: bool = True
-    """Whether nobody has ever driven it: it neither waited for somebody, nor did the process end in it."""
+    """Whether it was never driven: it has neither waited for an answer nor been interrupted."""
     above: tuple[Address, str] | None = None
     """The agent whose turn or run it is part of, and the id of that."""
     seconds: float | None = None
-    """How long it may still take; None: any time."""
+    """Seconds that it may still take. `None` means no limit."""
 
 
 class Pace(Protocol):
-    """Paces one part, as long as somebody does it in this process."""
+    """Paces one part while it is executed in this process."""
 
     def asked(self) -> Future[None] | None:
-        """Return what is done when the next step may begin, and raises if none ever will; None: it may begin now."""
+        """Return a future that is done when the next step may start, and raises if none may.
+
+        `None` means that it may start now.
+        """
         ...
 
     def stepped(self, status: str, *, waits: bool = False, reason: str | None = None) -> bool:

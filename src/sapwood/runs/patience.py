@@ -24,7 +24,7 @@ caller can go on."""
 
 
 class Patience:
-    """Waits for the runs that one agent gives, and not for ever."""
+    """Waits for the runs that one agent starts, up to their timeouts."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
     @property
     def detached(self) -> dict[str, Any] | None:
-        """How to tell of it, if nobody waits for it."""
+        """How to report a run that no caller waits for."""
         return self.asked.get("detached")
 
     @property
@@ -96,10 +96,10 @@ class Row(NamedTuple):
 
     @property
     def said(self) -> int | None:
-        """How many chunks of it are told, once it is over; None: all there are.
+        """How many of its chunks are sent once it has ended. `None` means all.
 
-        One that was stopped before its sub-agent was awake again may be closed by it later: that belongs to
-        the sub-agent's own conversation, and is not told after the end.
+        A run that was cancelled before its sub-agent was awake again may be closed by the sub-agent later. That
+        close belongs to the sub-agent's own conversation, and is not sent after the end.
         """
         return self.seq - 1 if self.status in HARD else None
 

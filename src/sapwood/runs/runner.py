@@ -49,9 +49,9 @@ PREFIX = "agent-tool:"
 CLEARED = "cleared"
 """Why runs are stopped that are forgotten."""
 CALLER_CANCELLED = "caller-cancelled"
-"""Why a run is cancelled that nobody waits for any more."""
+"""The reason of a cancelled run that no caller waits for."""
 MANY_DETACHED = 50
-"""How many runs that nobody waits for are more than somebody may have meant to have at once."""
+"""The number of started runs above which a warning is logged: more are probably a mistake."""
 UNKNOWN = object()
 """Stands for an input that is not stored."""
 ANY_RUN = Run("r", PathSegment("Agent", "a"), "completed", None)
@@ -86,7 +86,7 @@ class Wish:
     display: Any = None
     work: str | None = None
     child: str | None = None
-    """The name of the persistent sub-agent that does it; None: it has one of its own."""
+    """The name of the persistent sub-agent that executes it. `None` means a sub-agent of its own."""
     client_tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The tools of a client that it may use."""
 
@@ -117,7 +117,7 @@ class Runs:
         self.registry = self._outcomes.registry
 
     async def run(self, cls: type, input: Any, wish: Wish) -> Run:
-        """Give a run, or re-attach to it; return how it ended, or at once if nobody waits for it."""
+        """Start a run or re-attach to it; return how it ended, or return at once if the caller does not wait."""
         self.place(wish)
         row = self.give(cls, input, wish)
         if wish.detached is not None:
@@ -189,7 +189,7 @@ class Runs:
         return msgspec.json.encode({"url": url, "session": session}).decode()
 
     def refusal(self) -> Refusal | None:
-        """Return why no other run may begin now; None: it may."""
+        """Return why no other run may start now, or `None` if one may."""
         return self._allowance.refusal()
 
     def withhold(self, cls: type, input: Any, wish: Wish, reason: str) -> None:
@@ -383,7 +383,7 @@ class Runs:
         return True
 
     async def cancel_below(self, cls: type, name: str, reason: str) -> None:
-        """Stop what a sub-agent has others do, also what nobody waits for, and so on down."""
+        """Cancel the runs of a sub-agent, also those without a waiting caller, and all runs below."""
         child = await self._actor.of(Children).get(cls, name)
         call, reply = child.handle("cancel runs", child.of(Runs).cancel_all, reason)
         try:
@@ -404,7 +404,7 @@ class Runs:
             await self.cancel_below(tree.kind_of(type_, self._actor.kind).cls, name, reason)
 
     def adopt(self, id: str, work: str) -> None:
-        """Have a run that nobody waited for be part of this, which waits for it from here on."""
+        """Attach a started run to this work, which waits for it from here on."""
         row = self._outcomes.row(id)
         options = {key: value for key, value in row.asked.items() if key != "detached"}
         self.registry.set(id, work=work, options=msgspec.json.encode(options).decode())
@@ -418,14 +418,14 @@ class Runs:
                 followed.cut(reason_below(reason))
 
     def abort_child(self, cls: type, name: str, reason: object) -> None:
-        """Stop a sub-agent at once. Whoever follows its runs in memory hears of it; those that rest are over."""
+        """Abort a sub-agent. Its runs that are followed in memory fail there; those that rest end here."""
         self._actor.of(Children).abort(cls, name, reason)
         text = str(Aborted(reason))
         self._stop_remote(known(cls).type_ids, name, text)
         self._lose(cls, name, "cancelled", reason=text)
 
     async def delete_child(self, cls: type, name: str) -> None:
-        """Delete a sub-agent. Whoever follows its runs in memory hears of it; those that rest are over."""
+        """Delete a sub-agent. Its runs that are followed in memory fail there; those that rest end here."""
         if self._actor.of(Children).has(cls, name):
             await until_free(self._actor.database, self._actor.home.root)
             self._actor.check_live()

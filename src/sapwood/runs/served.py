@@ -78,7 +78,7 @@ class Served:
         return self._given.get(run)
 
     def is_wanted(self, run: str) -> bool:
-        """Return whether whoever gave a run still wants it: neither it nor anything above it was cancelled."""
+        """Return whether a run is still wanted: neither it nor anything above it was cancelled."""
         parent = self._actor.parent
         if parent is None:
             own = self.row(run)
@@ -171,12 +171,12 @@ class Served:
             self._actor.check_live()
 
     def rests(self, run: str) -> None:
-        """A run comes to rest, in this slice: whoever follows it may do so too."""
+        """Report that a run rests, in this slice: its follower may rest too."""
         if (tell := self.when_resting.get(run)) is not None:
             tell()
 
     def wake_above(self, run: str) -> None:
-        """Have whoever follows a run go on, if they rest; before the run itself does."""
+        """Resume the follower of a run if it rests, before the run itself resumes."""
         parent = self._actor.parent
         if parent is not None and parent.of(Agenda).fibers.wake(following(run), FOLLOW):
             # Also a loss of power keeps nothing of what this agent does from here on without that.
@@ -184,7 +184,7 @@ class Served:
             self._actor.host.gate.follows(self._actor.database, parent.database)
 
     async def ended_at_rest(self, run: str) -> None:
-        """A run is over that nobody drove to its end: have whoever follows it see that, if they rest."""
+        """Inform the resting follower of a run that ended without a driver."""
         await self.may_wake_above()
         self._actor.check_live()
         self.wake_above(run)
@@ -200,7 +200,7 @@ class Served:
         await until_free(self._db, *above)
 
     async def steer(self, run: str, key: str, text: str) -> Steered:
-        """Say something to whoever does a run; once for each key, however often it is said."""
+        """Send a message to the agent that executes a run; once for each key, however often it is sent."""
         await until_free(self._db)  # another call of the agent may be in read_sql()
         return self.worker.steer(run, key, text)
 
@@ -275,7 +275,7 @@ class Served:
         self.last_heard[run] = max(at, self.last_heard.get(run, 0.0))
 
     def said(self, run: str, first: int, texts: Sequence[bytes], at: float) -> None:
-        """Tell the clients of the parent, and everybody who listens, what was stored of a run."""
+        """Send what was stored of a run to the clients of the parent, and to all subscribers."""
         self.last_heard[run] = at
         self.told[run] = first + len(texts)
         given = self.given(run)
@@ -343,7 +343,7 @@ class Served:
         return self.event(ENDS[row.status], row.id, seq, told, at)
 
     def report(self, progress: Progress, milestone: str | None) -> bool:
-        """Tell how far the run is that the code belongs to; a milestone is kept, and told to whoever comes later."""
+        """Report the progress of the current run. A milestone is stored, and replayed to clients that connect later."""
         self._actor.check_use()
         run = self.worker.current()
         if run is None:

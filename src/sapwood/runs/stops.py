@@ -1,7 +1,7 @@
-"""How long a Stop takes: from when somebody asked for it until nothing below asks a model any more.
+"""The latency of a cancellation: from its request until nothing below sends model requests any more.
 
-A Stop goes through all turns and runs below it in one pass. Whoever is in the middle of a
-request to a model says in it whether the provider knows already, or when it will.
+A cancellation passes all turns and runs below in one pass. Each that is in the middle of a
+model request reports whether its provider is informed already, or when it will be.
 """
 
 from __future__ import annotations

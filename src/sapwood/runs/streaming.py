@@ -25,7 +25,7 @@ FORMATS: dict[str, type[wire.Events | Helix]] = {"events": wire.Events, "helix":
 
 
 class Reading(Protocol):
-    """Somebody who is told what happens."""
+    """A reader of events."""
 
     def end(self) -> None:
         """Have nothing further be told."""
@@ -39,7 +39,7 @@ class OpenStreams:
         self.readers: set[Reading] = set()
 
     def end(self) -> None:
-        """End every stream in good order; whoever reads comes again, with its cursor."""
+        """End every stream; each reader comes back with its cursor."""
         for reader in self.readers:
             reader.end()
 

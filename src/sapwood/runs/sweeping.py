@@ -1,9 +1,9 @@
-"""Takes away finished runs that are not to be kept any longer, and nothing that anybody still needs.
+"""Deletes finished runs that retention no longer keeps, and none that is still needed.
 
-To look is a schedule of the agent's own. There is one only while something will have to go,
-so nobody is woken in vain. Each run goes as it is cleared: its row and the tombstone of its
-sub-agent in one commit, the files after it. A sweep that dies is begun again, and goes on
-with what is left.
+A sweep is a schedule of the agent's own. It exists only while a run will have to be deleted,
+so no agent is woken in vain. Each run is deleted as by `runs.clear`: its row and the tombstone
+of its sub-agent in one commit, the files after it. A sweep that dies is started again, and
+deletes the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sapwood.when import At
 
 KEY = "sapwood sweep"
 PAUSE = 60.0
-"""Seconds after the end of a run, or a sweep, until the next: what happens meanwhile is swept together."""
+"""Seconds from the end of a run, or of a sweep, to the next sweep: runs that end in between are swept together."""
 SLACK = 0.01
 """Which part of its age a run may be kept longer, so that many go together."""
 LONGEST_PAUSE = 86400.0
@@ -42,7 +42,7 @@ AT_WORK = {
     FIBERS: "SELECT 1 FROM sapwood_fibers WHERE due_at IS NOT NULL LIMIT 1",
     CALLS: "SELECT 1 FROM sapwood_calls WHERE queue IS NOT NULL LIMIT 1",
 }
-"""What finds something that an agent has begun, or is about to; what it has scheduled may be for ever."""
+"""Finds work that an agent has started or is about to start. Its schedules do not count: they may have no end."""
 OVER = "status NOT IN ('queued', 'running') AND mode = 'ephemeral' AND NOT pinned"
 """What may have to go: the index of such rows has all that is asked of them."""
 
@@ -52,7 +52,7 @@ class Group:
     """The finished runs that one rule is for."""
 
     owner: type | None
-    """The class of those who did them, or what that extends; None: of all."""
+    """The class of the agents that executed them, or a base class. `None` means all."""
     rule: Retention
     types: list[str] = field(default_factory=list[str])
     count: int = 0
@@ -70,7 +70,7 @@ class Group:
         return rule.age is not None and ended_at + rule.age.total_seconds() <= now
 
     def due(self, now: float) -> float | None:
-        """Return when the next of them has to go; None: not before another one has ended."""
+        """Return when the next of them is due, or `None` if none is before another run has ended."""
         if self.has_too_many(self.count, self.bytes, self.oldest, now):
             return now + PAUSE
         if self.rule.age is None or self.count <= self.rule.last:
@@ -104,7 +104,7 @@ class Sweeper:
         return True
 
     async def run_ended(self) -> None:
-        """A run is over, and told: have somebody look in time whether it, or an older one, has to go."""
+        """Schedule a sweep for when a run that has just ended, or an older one, is due."""
         if any(rule.is_limited for rule in rules_of(self._agent.run_retention)):
             await self._until_free()
             self._look_in_time()

@@ -1,9 +1,8 @@
 """What happens in a tree, for one reader: everything that is stored, then everything that follows, each once.
 
-A reader knows how far it is in every run. What it hears live is told if it is the very
-next thing; if anything lies between, or the reader was too slow to hear it, it is read
-from where it is stored. So nothing is told twice, nothing is left out, and a reader that
-takes its time holds up nobody.
+A reader knows its position in every run. A live event is passed on if it is the very next one.
+If events are missing in between, or the reader was too slow, they are read from storage. So no
+event is repeated or left out, and a slow reader blocks nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Watch:
         """How many events went without a cursor, and how long the last one was."""
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield all that is stored and was not told yet, then what happens, for as long as somebody reads."""
+        """Yield all that is stored and was not sent yet, then what happens, until the reader leaves."""
         async with aclosing(self.events_or_silence(None)) as events:
             async for event in events:
                 if event is not None:
@@ -417,12 +416,12 @@ class Watch:
 
 
 def started(path: Path, row: Row) -> Event:
-    """Return that a run has started, as whoever gave it has stored it."""
+    """Return the start of a run, as its caller has stored it."""
     return Event(path, row.id, parent_run(row), 0, row.started_at, "started", given_with(row))
 
 
 def ended(path: Path, row: Row) -> Event:
-    """Return how a run has ended, as whoever gave it has stored it."""
+    """Return the end of a run, as its caller has stored it."""
     run, at = shown(row), row.ended_at or row.started_at
     return Event(
         path,
