@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 from tests.e2e.command import COMMAND, PATIENCE, RUNNING, said_by, sapwood, serving
 from tests.machine import patience
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 COUNTER = "/agents/lobby/main/sub/counter/shared"
@@ -321,8 +322,9 @@ def test_variables_are_settings(project: Path, tmp_path: Path) -> None:
     with serving(project, SAPWOOD_DATA=str(tmp_path / "there"), SAPWOOD_CONNECTIONS="1") as server:
         with server.connect(COUNTER) as first:
             receive(first, "cf_agent_state")
-            with pytest.raises((ConnectionClosed, InvalidHandshake)), server.connect(COUNTER) as second:
-                second.recv(PATIENCE)
+            # Not by a WebSocket client: it may be cut off before it has sent its request, and fails in its own way.
+            with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as second:
+                assert second.recv(100).startswith(b"HTTP/1.1 503 ")
 
         assert "Lobby:main" in sapwood(project, "tree", "--once", SAPWOOD_DATA=str(tmp_path / "there")).stdout
     assert not (project / "sapwood-data").exists()
