@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.cluster.servers import Nats
 
-from sapwood import Address, Agent, App, Settings
+from sapwood import Agent, App, Settings
 from sapwood.clock import SystemClock
 from sapwood.kernel.catching_up import CLEAN
 from sapwood.kernel.chain import tree_id
@@ -47,6 +47,7 @@ from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.founding import found
 from sapwood.runtimes.cluster.nats_log import FENCE, FENCE_SUBJECT, NatsLog
 from sapwood.runtimes.local import LocalRuntime
+from sapwood.types import Address
 
 ROW = bytes(range(256)) * 16
 """4 KiB."""

@@ -28,12 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.cluster.servers import S3, Nats
 
-from sapwood import Address, Agent, App, Settings
+from sapwood import Agent, App, Settings
 from sapwood.errors import Unavailable
 from sapwood.kernel.shards import shard_of
 from sapwood.runtimes.cluster.connecting import connect
 from sapwood.runtimes.cluster.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
+from sapwood.types import Address
 
 NATS, ARCHIVE = "BENCHMARK_NATS", "BENCHMARK_ARCHIVE"
 BARE = "bare"

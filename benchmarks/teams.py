@@ -19,7 +19,8 @@ import uvloop
 from frame import alternately, at_most, say, scratch
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
-from sapwood import Agent, App, ChatAgent, Limits, PathSegment, Settings, agent_tool, on_child_state, tool
+from sapwood import Agent, App, ChatAgent, Limits, Settings, agent_tool, on_child_state, tool
+from sapwood.types import PathSegment
 
 SMALL = "--small" in sys.argv
 MANY = 100 if SMALL else 1000

@@ -33,10 +33,11 @@ from sockets import Client, connect
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from sapwood import Address, Agent, App, ChatAgent, Settings, expose
+from sapwood import Agent, App, ChatAgent, Settings, expose
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
+from sapwood.types import Address
 
 VALUE = {"a": 1, "b": "two"}
 MESSAGE = [1, "call", ["Echo", "n0", "benchmarks.workers", "Echo", "echo"], [VALUE], None, None, "0", None]

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from sapwood import Agent, App, ChatAgent, Settings, UsageError, tool
+from sapwood import Agent, App, ChatAgent, Settings, tool
+from sapwood.errors import UsageError
 from sapwood.sandbox import Bubblewrap, CodeLimits, run_code
 
 BEST = """

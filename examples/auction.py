@@ -18,13 +18,13 @@ from sapwood import (
     App,
     ChildFailed,
     Connection,
-    PathSegment,
     Refused,
     Settings,
     current_connection,
     expose,
 )
 from sapwood.client import connect
+from sapwood.types import PathSegment
 
 
 @dataclass(frozen=True)

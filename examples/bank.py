@@ -7,13 +7,13 @@ from sapwood import (
     Agent,
     App,
     ChildFailed,
-    Crashed,
     NotFound,
     Refused,
     Settings,
     TimedOut,
     deadline,
 )
+from sapwood.errors import Crashed
 
 
 class NotEnough(Exception):

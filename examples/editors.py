@@ -9,7 +9,6 @@ from sapwood import (
     Agent,
     App,
     ChatAgent,
-    PathSegment,
     Run,
     Settings,
     on_child_state,
@@ -17,6 +16,7 @@ from sapwood import (
     tool,
 )
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.types import PathSegment
 
 
 # --8<-- [start:children]

@@ -14,7 +14,9 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from sapwood import Address, Agent, App, JwtAuth, Settings, User
+from sapwood import Agent, App, Settings
+from sapwood.auth import JwtAuth, User
+from sapwood.types import Address
 
 SECRET = "keep this out of your repository: in a vault"  # noqa: S105 - made up
 

@@ -4,7 +4,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from sapwood import Aborted, Agent, App, Settings
+from sapwood import Agent, App, Settings
+from sapwood.errors import Aborted
 
 Progress = Callable[[str], Awaitable[None]]
 

@@ -8,7 +8,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from sapwood import Agent, App, Crashed, Settings
+from sapwood import Agent, App, Settings
+from sapwood.errors import Crashed
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,19 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood import (
-    ANY_CLIENT,
-    Address,
     Agent,
     App,
     ChatAgent,
     Connection,
-    JwtAuth,
-    PathSegment,
     Question,
     Settings,
-    User,
     agent_tool,
     current_connection,
     expose,
     tool,
 )
+from sapwood.auth import ANY_CLIENT, JwtAuth, User
+from sapwood.types import Address, PathSegment
 
 SECRET = "keep this out of your repository: in a vault"  # noqa: S105 - made up
 

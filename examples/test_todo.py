@@ -5,7 +5,8 @@ import pytest
 
 import todo
 import todo_v2
-from sapwood import Agent, App, UsageError
+from sapwood import Agent, App
+from sapwood.errors import UsageError
 from sapwood.testing import running
 
 

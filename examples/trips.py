@@ -5,7 +5,8 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sapwood import After, Agent, App, Fiber, Retry, Settings, StepOptions
+from sapwood import After, Agent, App, Retry, Settings, StepOptions
+from sapwood.types import Fiber
 
 DAY = timedelta(days=1)
 

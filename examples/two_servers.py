@@ -13,7 +13,6 @@ import uvicorn
 from sapwood import (
     After,
     Agent,
-    ApiKeys,
     App,
     ChatAgent,
     RemoteSubAgent,
@@ -21,6 +20,7 @@ from sapwood import (
     Settings,
     agent_tool,
 )
+from sapwood.auth import ApiKeys
 from sapwood.testing import ScriptedModel, call, text
 
 LISTENING = socket.create_server(("127.0.0.1", 0))

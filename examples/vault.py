@@ -8,7 +8,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from sapwood import Agent, App, Settings, UsageError
+from sapwood import Agent, App, Settings
+from sapwood.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from sapwood import Agent, App, Event, Settings, expose
+from sapwood import Agent, App, Settings, expose
+from sapwood.types import Event
 
 
 # --8<-- [start:agents]

@@ -5,7 +5,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sapwood import ANY_CLIENT, ChatAgent, Connection, Refused, tool
+from sapwood import ChatAgent, Connection, Refused, tool
+from sapwood.auth import ANY_CLIENT
 
 from offline import OfflineModel
 

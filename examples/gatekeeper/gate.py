@@ -12,16 +12,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic_ai import RunContext
-from sapwood import (
-    ChatAgent,
-    Connection,
-    PathSegment,
-    Question,
-    Refused,
-    agent_tool,
-    expose,
-    tool,
-)
+from sapwood import ChatAgent, Connection, Question, Refused, agent_tool, expose, tool
+from sapwood.types import PathSegment
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 

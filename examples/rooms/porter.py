@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import jwt
-from sapwood import Address, App, JwtAuth, User
+from sapwood import App
+from sapwood.auth import JwtAuth, User
+from sapwood.types import Address
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import HTTPConnection, Request

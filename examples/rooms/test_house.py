@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 import pytest
-from sapwood import Address, App, NotFound, Refused, Unavailable
+from sapwood import App, NotFound, Refused, Unavailable
 from sapwood.testing import World, running
+from sapwood.types import Address
 
 import house
 from house import Inbox, Listed, Room, shortened, text_of

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai import RunContext
-from sapwood import ChatAgent, Connection, PathSegment, Refused, expose, tool
+from sapwood import ChatAgent, Connection, Refused, expose, tool
 from sapwood.sandbox import CodeLimits, CodeResult, run_code
+from sapwood.types import PathSegment
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 

@@ -46,7 +46,6 @@ __all__ = [
     "RemoteEvent",
     "RemoteQuestion",
     "RemoteStatus",
-    "RemoteSubAgent",
     "RunTransport",
 ]
 

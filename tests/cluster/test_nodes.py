@@ -17,7 +17,7 @@ from tests.cluster.moving import Client
 from tests.cluster.servers import Nats
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, expose
+from sapwood import Agent, App, expose
 from sapwood.errors import Quarantined, Unavailable
 from sapwood.kernel.shards import shard_of
 from sapwood.kernel.watchdog import STRIKES
@@ -26,6 +26,7 @@ from sapwood.runtimes.cluster.memory import MemoryArchive
 from sapwood.runtimes.cluster.ownership import LEAVING, Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
+from sapwood.types import Address
 
 LEASE = 6.0
 LONG_LEASE = 600.0

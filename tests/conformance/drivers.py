@@ -23,7 +23,8 @@ from tests.conformance.serving import serving
 from tests.machine import patience
 from tests.servers import Server
 
-from sapwood import App, UsageError
+from sapwood import App
+from sapwood.errors import UsageError
 from sapwood.runs.pacing import Part
 from sapwood.testing import World, world
 

@@ -17,17 +17,9 @@ from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import (
-    Agent,
-    ApiKeys,
-    App,
-    ChatAgent,
-    RemoteSubAgent,
-    Run,
-    agent,
-    remote_agent_tool,
-)
+from sapwood import Agent, App, ChatAgent, RemoteSubAgent, Run, agent, remote_agent_tool
 from sapwood.address import kebab
+from sapwood.auth import ApiKeys
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.served import Served as ServedRuns
 from sapwood.testing import ScriptedModel

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from tests.conformance.worlds import Probe
 
-from sapwood import Address, After, Agent, Cron, Every, Retry
+from sapwood import After, Agent, Cron, Every, Retry
 from sapwood.testing import World
+from sapwood.types import Address
 
 NO_RETRY = Retry(max_attempts=1)
 AT_ONCE = Retry(max_attempts=3, initial_delay=timedelta(0), max_delay=timedelta(0))

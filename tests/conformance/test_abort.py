@@ -9,7 +9,8 @@ import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, NotFound
+from sapwood import Agent, NotFound
+from sapwood.errors import Aborted
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

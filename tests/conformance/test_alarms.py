@@ -14,9 +14,10 @@ from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, happens, until
 from tests.machine import patience
 
-from sapwood import Address, After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
+from sapwood import After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
 from sapwood.kernel.alarms import FILE
 from sapwood.testing import World
+from sapwood.types import Address
 
 pytestmark = pytest.mark.storage
 

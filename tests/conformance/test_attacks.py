@@ -22,8 +22,10 @@ from tests.conformance.worlds import happens
 from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 
-from sapwood import Agent, ApiKeys, Connection, JwtAuth, NotFound, UsageError, User, expose
+from sapwood import Agent, Connection, NotFound, expose
+from sapwood.auth import ApiKeys, JwtAuth, User
 from sapwood.capabilities.connections import STREAMS
+from sapwood.errors import UsageError
 from sapwood.wire.frames import is_deep
 
 SECRET = "s" * 40

@@ -14,12 +14,13 @@ from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run, asleep, happens, until
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, NotFound, Settings, Unavailable, UsageError
-from sapwood.errors import Quarantined
+from sapwood import Agent, App, NotFound, Settings, Unavailable
+from sapwood.errors import Quarantined, UsageError
 from sapwood.kernel import backup
 from sapwood.kernel.node import RESTORED, roots_in, tree_folder
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
+from sapwood.types import Address
 
 pytestmark = [pytest.mark.storage, pytest.mark.core("workers", "cluster")]
 

@@ -14,11 +14,9 @@ from tests.conformance.worlds import Run, until
 from tests.machine import patience
 
 from sapwood import (
-    Aborted,
     Agent,
     Breaker,
     ChildFailed,
-    Crashed,
     Limits,
     NotFound,
     OverLimit,
@@ -27,11 +25,10 @@ from sapwood import (
     SapwoodError,
     TimedOut,
     Unavailable,
-    UsageError,
     deadline,
     with_options,
 )
-from sapwood.errors import CircuitOpen, Gated, KeyReused, NotCopyable
+from sapwood.errors import Aborted, CircuitOpen, Crashed, Gated, KeyReused, NotCopyable, UsageError
 from sapwood.testing import World
 from sapwood.timings import Timings
 

@@ -14,7 +14,8 @@ import pytest
 from tests.conformance.worlds import Probe, Run, until
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, Callback, Crashed, Refused, UsageError, current_agent
+from sapwood import Agent, Callback, Refused, current_agent
+from sapwood.errors import Aborted, Crashed, UsageError
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

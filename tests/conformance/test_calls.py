@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 from tests.machine import patience
 
-from sapwood import Agent, Crashed, Refused, current_agent
-from sapwood.errors import CallTooDeep, NoSuchMethod
+from sapwood import Agent, Refused, current_agent
+from sapwood.errors import CallTooDeep, Crashed, NoSuchMethod
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

@@ -32,7 +32,8 @@ from tests.conformance.served import served
 from tests.conformance.worlds import Run, asleep, until
 from tests.machine import patience
 
-from sapwood import Agent, App, Refused, Turn, UsageError, tool
+from sapwood import Agent, App, Refused, Turn, tool
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 pytestmark = pytest.mark.core("temporal")

@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar, cast
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 
-from sapwood import Agent, App, PathSegment, Refused, UsageError
+from sapwood import Agent, App, Refused
+from sapwood.errors import UsageError
+from sapwood.types import PathSegment
 
 T = TypeVar("T")
 

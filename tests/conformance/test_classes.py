@@ -12,8 +12,9 @@ import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, UsageError, expose
+from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, expose
 from sapwood.agent import HOOKS, SETTINGS
+from sapwood.errors import UsageError
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, App, Limits, OverLimit, Refused, UsageError
-from sapwood.errors import InvalidArguments, InvalidResult
+from sapwood import Agent, App, Limits, OverLimit, Refused
+from sapwood.errors import InvalidArguments, InvalidResult, UsageError
 
 
 @pytest.fixture

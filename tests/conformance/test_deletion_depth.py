@@ -16,8 +16,9 @@ from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import asleep
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, App, Every, NotFound, Refused, Run, Unavailable
+from sapwood import Agent, App, Every, NotFound, Refused, Run, Unavailable
 from sapwood.address import kebab
+from sapwood.errors import Aborted
 
 pytestmark = [pytest.mark.slow, pytest.mark.storage]
 

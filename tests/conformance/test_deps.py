@@ -11,7 +11,8 @@ import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Probe, Run
 
-from sapwood import Agent, App, UsageError
+from sapwood import Agent, App
+from sapwood.errors import UsageError
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ pytest.importorskip("temporalio")
 import httpx2
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, NotFound, UsageError, agent_tool
+from sapwood import Agent, App, ChatAgent, NotFound, agent_tool
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 pytestmark = pytest.mark.core("workers")

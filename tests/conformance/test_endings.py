@@ -14,20 +14,8 @@ import pytest
 from tests.conformance.worlds import Branch, Probe, Run, below, happens, until
 from tests.machine import patience
 
-from sapwood import (
-    Aborted,
-    Agent,
-    App,
-    Crashed,
-    Limits,
-    NotFound,
-    Settings,
-    StoredDataError,
-    TimedOut,
-    Unavailable,
-    UsageError,
-    deadline,
-)
+from sapwood import Agent, App, Limits, NotFound, Settings, TimedOut, Unavailable, deadline
+from sapwood.errors import Aborted, Crashed, StoredDataError, UsageError
 from sapwood.kernel.node import roots_in
 from sapwood.kernel.tree import Tree
 from sapwood.storage.database import Database

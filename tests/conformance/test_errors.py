@@ -10,21 +10,9 @@ import pytest
 from tests.conformance.worlds import Run
 
 import sapwood.errors
-from sapwood import (
-    Aborted,
-    Agent,
-    ChildFailed,
-    Crashed,
-    NotFound,
-    OverLimit,
-    PathSegment,
-    Refused,
-    SapwoodError,
-    TimedOut,
-    Unavailable,
-    UsageError,
-)
-from sapwood.errors import Gated
+from sapwood import Agent, ChildFailed, NotFound, OverLimit, Refused, SapwoodError, TimedOut, Unavailable
+from sapwood.errors import Aborted, Crashed, Gated, UsageError
+from sapwood.types import PathSegment
 
 
 @pytest.fixture

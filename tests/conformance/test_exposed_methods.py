@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.served import Served, served
 
-from sapwood import Agent, App, PathSegment, User, expose
+from sapwood import Agent, App, expose
+from sapwood.auth import User
 from sapwood.kernel import method_schemas
 from sapwood.kernel.classes import known
+from sapwood.types import PathSegment
 
 SECRET = "s3cret-value"
 

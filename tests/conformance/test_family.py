@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, PathSegment, UsageError
+from sapwood import Agent
+from sapwood.errors import UsageError
+from sapwood.types import PathSegment
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

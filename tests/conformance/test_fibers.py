@@ -13,7 +13,8 @@ from tests.conformance.works import Bench, Reading, Worker, stored, worker
 from tests.conformance.worlds import Run, until
 from tests.machine import patience
 
-from sapwood import Agent, FiberFailed, SapwoodError, UsageError, agent
+from sapwood import Agent, SapwoodError, agent
+from sapwood.errors import FiberFailed, UsageError
 
 pytestmark = pytest.mark.storage
 

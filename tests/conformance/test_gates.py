@@ -20,8 +20,9 @@ from tests.conformance.serving import Site, call, closed, door, greeted, serving
 from tests.machine import patience
 from websockets.exceptions import ConnectionClosed
 
-from sapwood import Address, Agent, App, Connection, Limits, NotFound, PathSegment, Settings, expose
+from sapwood import Agent, App, Connection, Limits, NotFound, Settings, expose
 from sapwood.timings import Timings
+from sapwood.types import Address, PathSegment
 
 pytestmark = pytest.mark.storage
 

@@ -10,8 +10,9 @@ import pytest
 from tests.conformance.works import Bench, Worker, worker
 from tests.conformance.worlds import Run
 
-from sapwood import KeepAlive, Unavailable
+from sapwood import Unavailable
 from sapwood.testing import World
+from sapwood.types import KeepAlive
 
 
 def awake(world: World) -> int:

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 from tests.machine import patience
 
-from sapwood import Agent, NotFound, SapwoodError, Unavailable, UsageError
-from sapwood.errors import StartCycle
+from sapwood import Agent, NotFound, SapwoodError, Unavailable
+from sapwood.errors import StartCycle, UsageError
 
 pytestmark = pytest.mark.core("cluster")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, UsageError, agent
-from sapwood.errors import MigrationFailed
+from sapwood import Agent, agent
+from sapwood.errors import MigrationFailed, UsageError
 from sapwood.testing import World
 
 pytestmark = pytest.mark.storage

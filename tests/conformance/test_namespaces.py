@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, ChatAgent, UsageError
+from sapwood import Agent, ChatAgent
 from sapwood.agent import RESERVED
-from sapwood.errors import NoSuchMethod
+from sapwood.errors import NoSuchMethod, UsageError
 from sapwood.kernel.namespace import Namespace
 
 

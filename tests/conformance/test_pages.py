@@ -12,8 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from tests.conformance.serving import Site, serving
 
-from sapwood import Agent, App, Settings, UsageError
+from sapwood import Agent, App, Settings
 from sapwood.cli.serving import page_paths
+from sapwood.errors import UsageError
 
 
 class PagedThing(Agent):

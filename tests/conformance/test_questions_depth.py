@@ -13,9 +13,10 @@ from tests.conformance.errands import Bench
 from tests.conformance.served import Client, Served, served, type_of
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, PathSegment, Question, Run, tool
+from sapwood import Agent, App, ChatAgent, Question, Run, tool
 from sapwood.address import kebab
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.types import PathSegment
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from tests.conformance.planners import AT_ONCE, NAMES, Planner, found, planner
 from tests.conformance.worlds import Probe, Run, happens
 from tests.machine import patience
 
-from sapwood import Agent, App, Retry, Settings, Unavailable, UsageError
-from sapwood.errors import InvalidArguments
+from sapwood import Agent, App, Retry, Settings, Unavailable
+from sapwood.errors import InvalidArguments, UsageError
 
 pytestmark = pytest.mark.storage
 

@@ -14,8 +14,10 @@ from tests.conformance.works import Bench, Worker, worker
 from tests.conformance.worlds import Run, until
 from tests.machine import patience
 
-from sapwood import Address, Agent, Fiber, FiberFailed, NotFound, SapwoodError
+from sapwood import Agent, NotFound, SapwoodError
+from sapwood.errors import FiberFailed
 from sapwood.testing import World
+from sapwood.types import Address, Fiber
 
 pytestmark = pytest.mark.storage
 

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Branch, Run
 
-from sapwood import Agent, App, UsageError, agent
-from sapwood.errors import UnknownAgent
+from sapwood import Agent, App, agent
+from sapwood.errors import UnknownAgent, UsageError
 
 
 class Ledger(Agent):

@@ -23,9 +23,9 @@ from starlette.websockets import WebSocket
 from tests.conformance.serving import call, door, greeted, serving
 from tests.machine import patience
 
-from sapwood import Agent, App, Connection, Settings, UsageError, agent, expose
+from sapwood import Agent, App, Connection, Settings, agent, expose
 from sapwood.address import Address, kebab
-from sapwood.errors import InvalidName, NoSuchMethod
+from sapwood.errors import InvalidName, NoSuchMethod, UsageError
 from sapwood.kernel.watchdog import Watchdog
 from sapwood.wire.routing import as_sent, parse_hop, parse_root, relative
 

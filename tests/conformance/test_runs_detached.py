@@ -31,10 +31,11 @@ from tests.conformance.errands import (
 from tests.conformance.served import Served
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, DeadLetter, Limits, Run, agent_tool, deadline, tool
+from sapwood import Agent, ChatAgent, Limits, Run, agent_tool, deadline, tool
 from sapwood.errors import InvalidArguments, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.classes import known
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.types import DeadLetter
 
 HOUR = 3600.0
 

@@ -13,11 +13,12 @@ from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, Event, agent_tool
+from sapwood import Agent, ChatAgent, agent_tool
 from sapwood.errors import InvalidArguments
 from sapwood.runs import events as events_module
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.timings import Timings
+from sapwood.types import Event
 
 gates: dict[str, asyncio.Event] = {}
 

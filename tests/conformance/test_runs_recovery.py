@@ -36,7 +36,7 @@ from tests.conformance.errands import (
 from tests.conformance.served import served
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
 from sapwood.chat.record import Record
 from sapwood.kernel.node import Node
@@ -44,6 +44,7 @@ from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.timings import Timings
+from sapwood.types import Address
 
 pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
 

@@ -26,8 +26,9 @@ from tests.conformance.errands import (
 )
 from tests.conformance.errands import text as text_of
 
-from sapwood import Agent, Limits, Refused, Run, UsageError
+from sapwood import Agent, Limits, Refused, Run
 from sapwood import agent as agent_type
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, call, text
 
 

@@ -28,7 +28,8 @@ from tests.conformance.errands import (
     working,
 )
 
-from sapwood import Agent, ChatAgent, Run, Turn, Unavailable, UsageError, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, Turn, Unavailable, agent_tool, tool
+from sapwood.errors import UsageError
 from sapwood.kernel.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line

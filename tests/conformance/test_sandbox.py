@@ -12,7 +12,8 @@ import pytest
 from tests.conformance.worlds import Run
 from tests.machine import patience
 
-from sapwood import Agent, Refused, UsageError
+from sapwood import Agent, Refused
+from sapwood.errors import UsageError
 from sapwood.sandbox import CodeLimits, CodeResult, Monty, run_code
 
 QUICK = CodeLimits(seconds=0.3, memory_bytes=16 * 1024 * 1024, depth=100, calls=5, output_bytes=2000)

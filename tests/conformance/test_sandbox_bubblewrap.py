@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.machine import patience
 
-from sapwood import StoredDataError, UsageError
+from sapwood.errors import StoredDataError, UsageError
 from sapwood.sandbox import Answer, Bubblewrap, CodeLimits, CodeResult, Paused, Task, run_code
 from sapwood.sandbox.seccomp import filter_for
 

@@ -17,8 +17,8 @@ from tests.conformance.served import served
 from tests.conformance.works import Bench, Worker, stored, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import After, Agent, App, FiberFailed, Limits, SapwoodError, tool
-from sapwood.errors import ForbiddenSql
+from sapwood import After, Agent, App, Limits, SapwoodError, tool
+from sapwood.errors import FiberFailed, ForbiddenSql
 from sapwood.sandbox import CodeResult, run_code
 from sapwood.testing import ScriptedModel, World, call, text
 

@@ -15,8 +15,9 @@ from tests.conformance.served import served
 from tests.conformance.worlds import Probe, Run, happens
 from tests.machine import patience
 
-from sapwood import Address, After, Agent, App, At, Connection, Cron, Every, Retry, Settings, UsageError
-from sapwood.errors import InvalidArguments, NotCopyable
+from sapwood import After, Agent, App, At, Connection, Cron, Every, Retry, Settings
+from sapwood.errors import InvalidArguments, NotCopyable, UsageError
+from sapwood.types import Address
 
 pytestmark = pytest.mark.storage
 

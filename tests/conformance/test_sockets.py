@@ -20,7 +20,8 @@ from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, Connection, PathSegment, current_connection, expose
+from sapwood import Agent, App, Connection, current_connection, expose
+from sapwood.types import PathSegment
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

@@ -12,7 +12,8 @@ import pydantic
 import pytest
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, StoredDataError, UsageError, agent
+from sapwood import Agent, agent
+from sapwood.errors import StoredDataError, UsageError
 
 pytestmark = pytest.mark.storage
 

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from tests.conformance.works import Bench, Reading, Worker, stored, taken, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import After, FiberFailed, Limits, OverLimit, Retry, SapwoodError, StepOptions, UsageError
+from sapwood import After, Limits, OverLimit, Retry, SapwoodError, StepOptions
+from sapwood.errors import FiberFailed, UsageError
 from sapwood.testing import World
 
 pytestmark = pytest.mark.storage

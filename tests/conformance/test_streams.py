@@ -14,8 +14,8 @@ import pytest
 from tests.conformance.worlds import Probe, Run, until
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, Crashed, Limits, NotFound, OverLimit, Refused, TimedOut, UsageError, deadline
-from sapwood.errors import InvalidResult
+from sapwood import Agent, Limits, NotFound, OverLimit, Refused, TimedOut, deadline
+from sapwood.errors import Aborted, Crashed, InvalidResult, UsageError
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from tests.conformance.worlds import Branch, Probe, Run
 
-from sapwood import Agent, NotFound, UsageError
+from sapwood import Agent, NotFound
+from sapwood.errors import UsageError
 from sapwood.kernel.stub import StubNamespace
 
 pytestmark = pytest.mark.core("workers")

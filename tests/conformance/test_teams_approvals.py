@@ -19,10 +19,11 @@ from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import asleep, until
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, PathSegment, Question, Run, Unavailable, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Question, Run, Unavailable, agent_tool, tool
 from sapwood.chat.accepting import Accepting
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, calls, text
+from sapwood.types import Address, PathSegment
 
 QUESTIONS = "sapwood_questions"
 RUN = "agent-tool:c1"

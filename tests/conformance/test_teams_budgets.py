@@ -14,10 +14,11 @@ import pytest
 from tests.conformance.drivers import running
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
+from sapwood import Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
 from sapwood.chat.estimating import OVERHEAD
 from sapwood.chat.transcript import CHAT
 from sapwood.testing import ScriptedModel, World, call, calls, fails, text
+from sapwood.types import Address
 
 MOST = 60
 """Tokens an answer may have."""

@@ -10,8 +10,10 @@ import pytest
 from tests.conformance.worlds import Probe, Run, until
 from tests.machine import patience
 
-from sapwood import Agent, PathSegment, Unavailable, UsageError, on_child_state
+from sapwood import Agent, Unavailable, on_child_state
+from sapwood.errors import UsageError
 from sapwood.testing import World
+from sapwood.types import PathSegment
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from tests.conformance.errands import (
 from tests.conformance.teams import POLICIES, Plan, Site, TeamDigger, branches, ends, killed, team
 from tests.machine import patience
 
-from sapwood import Agent, Branch, Refused, Retry, Run, UsageError, tool
+from sapwood import Agent, Branch, Refused, Retry, Run, tool
+from sapwood.errors import UsageError
 from sapwood.runs.registry import Registry
 from sapwood.runs.runner import Runs
 from sapwood.testing import ScriptedModel, call, fails, text

@@ -11,7 +11,8 @@ import pytest
 from tests.conformance.errands import again, check_sequence, frames, over, told_end
 from tests.conformance.teams import TeamDigger, ends, killed, team
 
-from sapwood import Branch, PipelineFailed, Retry, Run, UsageError
+from sapwood import Branch, Retry, Run
+from sapwood.errors import PipelineFailed, UsageError
 
 
 class TeamBreaker(TeamDigger):

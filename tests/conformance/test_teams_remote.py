@@ -20,15 +20,8 @@ from tests.conformance.far import KEY, NEAR, Both, Far, FarDigger, FarThinker, a
 from tests.conformance.served import Client, served
 from tests.machine import patience
 
-from sapwood import (
-    Agent,
-    App,
-    ChatAgent,
-    RemoteSubAgent,
-    Run,
-    UsageError,
-    persistent_agent,
-)
+from sapwood import Agent, App, ChatAgent, RemoteSubAgent, Run, persistent_agent
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
 from sapwood.timings import DEFAULTS

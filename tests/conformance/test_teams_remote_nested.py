@@ -19,11 +19,12 @@ from tests.conformance.test_runs_streams import reading
 from tests.conformance.test_teams_remote_transport import MemoryTransport, Mill
 from tests.conformance.worlds import until
 
-from sapwood import Agent, App, Event, PathSegment, RemoteSubAgent, Run
+from sapwood import Agent, App, RemoteSubAgent, Run
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.remote import NestedEvent, NestedEvents, Position, RemoteEvent, RemoteStatus, RunTransport
 from sapwood.runs.watching import Watch
 from sapwood.testing import running
+from sapwood.types import Event, PathSegment
 
 pytestmark = pytest.mark.slow  # two servers, many crashes
 

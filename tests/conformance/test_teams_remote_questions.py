@@ -13,22 +13,13 @@ from tests.conformance.far import KEY, PROTOCOL, Both, at, both
 from tests.conformance.served import Served, served
 from tests.machine import patience
 
-from sapwood import (
-    ANY_CLIENT,
-    Agent,
-    App,
-    ChatAgent,
-    PathSegment,
-    Question,
-    Run,
-    Unavailable,
-    agent_tool,
-    tool,
-)
+from sapwood import Agent, App, ChatAgent, Question, Run, Unavailable, agent_tool, tool
+from sapwood.auth import ANY_CLIENT
 from sapwood.errors import Refused
 from sapwood.runs.clients import RunClients
 from sapwood.runs.decisions import Decisions, read
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.types import PathSegment
 
 pytestmark = pytest.mark.slow  # two servers, many crashes
 

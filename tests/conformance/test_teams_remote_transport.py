@@ -20,8 +20,8 @@ from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, RemoteSubAgent, Run, Unavailable, UsageError, remote_agent_tool
-from sapwood.errors import RemoteLost, RemoteRefused, RemoteUnauthorized
+from sapwood import Agent, App, RemoteSubAgent, Run, Unavailable, remote_agent_tool
+from sapwood.errors import RemoteLost, RemoteRefused, RemoteUnauthorized, UsageError
 from sapwood.remote import (
     Chunk,
     End,

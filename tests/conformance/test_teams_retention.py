@@ -23,7 +23,8 @@ from tests.conformance.errands import (
 )
 from tests.machine import patience
 
-from sapwood import Agent, Retention, Run, UsageError, tool
+from sapwood import Agent, Retention, Run, tool
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.timings import Timings
 

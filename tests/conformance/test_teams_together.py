@@ -12,20 +12,7 @@ from tests.conformance.drivers import running
 from tests.conformance.worlds import asleep
 from tests.machine import patience
 
-from sapwood import (
-    Agent,
-    App,
-    Branch,
-    ChatAgent,
-    PathSegment,
-    Retention,
-    Run,
-    Turn,
-    Unavailable,
-    agent_tool,
-    on_child_state,
-    tool,
-)
+from sapwood import Agent, App, Branch, ChatAgent, Retention, Run, Turn, Unavailable, agent_tool, on_child_state, tool
 from sapwood.capabilities.children import Children
 from sapwood.chat.accepting import Accepting
 from sapwood.kernel.deletion import child_stem
@@ -34,6 +21,7 @@ from sapwood.kernel.spending import Spent
 from sapwood.runs.following import Following
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.types import PathSegment
 
 RUN = "agent-tool:c1"
 SLOW = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"

@@ -14,8 +14,9 @@ from typing import Any
 
 from tests.conformance.worlds import Probe
 
-from sapwood import Agent, Fiber
+from sapwood import Agent
 from sapwood.testing import World
+from sapwood.types import Fiber
 
 Act = Callable[["Worker"], Any]
 """Something done inside an agent; what it returns may be awaitable."""

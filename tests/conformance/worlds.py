@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from tests.machine import patience
 
-from sapwood import Agent, NotFound, PathSegment, Unavailable
+from sapwood import Agent, NotFound, Unavailable
 from sapwood.testing import World
 from sapwood.testing.loop import VirtualLoop
 from sapwood.testing.loop import until as loop_until
+from sapwood.types import PathSegment
 
 Run = Callable[..., AbstractAsyncContextManager[World]]
 """Runs an app: ``async with run(Root, deps=…, **settings) as world``."""

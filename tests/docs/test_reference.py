@@ -9,11 +9,13 @@ from enum import Enum
 from pathlib import Path
 
 import sapwood
+import sapwood.auth
 import sapwood.client
 import sapwood.drivers.temporal
 import sapwood.remote
 import sapwood.sandbox
 import sapwood.testing
+import sapwood.types
 from sapwood import errors
 from sapwood.errors import SapwoodError
 from sapwood.kernel.namespace import Namespace
@@ -23,12 +25,8 @@ from sapwood.settings import Limits, Settings
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = [
-    "ANY_CLIENT",
-    "Aborted",
-    "Address",
     "After",
     "Agent",
-    "ApiKeys",
     "App",
     "At",
     "Branch",
@@ -37,42 +35,23 @@ PUBLIC_NAMES = [
     "ChatAgent",
     "ChildFailed",
     "Connection",
-    "Crashed",
     "Cron",
-    "DeadLetter",
-    "Durability",
-    "Event",
     "Every",
-    "Fiber",
-    "FiberFailed",
-    "JwtAuth",
-    "KeepAlive",
     "Limits",
     "NotFound",
     "OverLimit",
-    "PipelineFailed",
     "Question",
-    "QueuedCall",
     "Refused",
     "RemoteSubAgent",
     "Retention",
     "Retry",
     "Run",
     "SapwoodError",
-    "Schedule",
     "Settings",
-    "PathSegment",
     "StepOptions",
-    "StoredDataError",
-    "SubAgent",
-    "SubAgentStatus",
-    "Subtree",
     "TimedOut",
     "Turn",
     "Unavailable",
-    "Usage",
-    "UsageError",
-    "User",
     "agent",
     "agent_tool",
     "current_agent",
@@ -85,10 +64,29 @@ PUBLIC_NAMES = [
     "tool",
     "with_options",
 ]
-"""What `sapwood` exports. A change here is a change of the API: it needs a fragment in changes/."""
+"""What `sapwood` exports, at most 40 names. A change here is a change of the API: it needs a fragment in changes/."""
 
-RETURNED_NAMES = ["Rows", "SlowSlice"]
-"""What methods return, and nobody has to import."""
+TYPES_NAMES = [
+    "Address",
+    "DeadLetter",
+    "Durability",
+    "Event",
+    "Fiber",
+    "KeepAlive",
+    "PathSegment",
+    "QueuedCall",
+    "Rows",
+    "Schedule",
+    "SlowSlice",
+    "SubAgent",
+    "SubAgentStatus",
+    "Subtree",
+    "Usage",
+]
+"""What `sapwood.types` exports; it has a page of its own."""
+
+AUTH_NAMES = ["ANY_CLIENT", "ApiKeys", "JwtAuth", "User"]
+"""What `sapwood.auth` exports; it has a page of its own."""
 
 CLIENT_NAMES = ["ExposedMethod", "RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
@@ -111,7 +109,7 @@ REMOTE_NAMES = [
     "RemoteStatus",
     "RunTransport",
 ]
-"""What `sapwood.remote` exports beside `RemoteSubAgent`: what a transport is made of."""
+"""What `sapwood.remote` exports: the parts of a transport."""
 
 DRIVER_NAMES = ["TemporalDriver"]
 """What `sapwood.drivers.temporal` exports."""
@@ -196,8 +194,10 @@ def namespaces() -> list[str]:
 
 def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.__all__) == sorted(PUBLIC_NAMES)
+    assert sorted(sapwood.types.__all__) == sorted(TYPES_NAMES)
+    assert sorted(sapwood.auth.__all__) == sorted(AUTH_NAMES)
     assert sorted(sapwood.client.__all__) == sorted(CLIENT_NAMES)
-    assert sorted(sapwood.remote.__all__) == sorted([*REMOTE_NAMES, "RemoteSubAgent"])
+    assert sorted(sapwood.remote.__all__) == sorted(REMOTE_NAMES)
     assert sorted(sapwood.drivers.temporal.__all__) == sorted(DRIVER_NAMES)
     assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
@@ -210,23 +210,24 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.remote")) == sorted(REMOTE_NAMES)
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
-    assert last_names(shown.pop("Return types")) == sorted(RETURNED_NAMES)
     assert last_names(shown.pop("Namespaces")) == sorted(namespaces())
     assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
-    apart = [path for paths in documented("sandbox.md").values() for path in paths]
-    assert last_names(apart) == sorted(SANDBOX_NAMES)
+    for page, names in (("types.md", TYPES_NAMES), ("auth.md", AUTH_NAMES), ("sandbox.md", SANDBOX_NAMES)):
+        assert last_names([path for paths in documented(page).values() for path in paths]) == sorted(names)
 
 
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported = {name: getattr(sapwood, name) for name in PUBLIC_NAMES}
+    exported |= {name: getattr(sapwood.types, name) for name in TYPES_NAMES}
+    exported |= {name: getattr(sapwood.auth, name) for name in AUTH_NAMES}
     exported |= {name: getattr(sapwood.client, name) for name in CLIENT_NAMES}
     exported |= {name: getattr(sapwood.remote, name) for name in REMOTE_NAMES}
     exported |= {name: getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES}
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
-    shown_in = [*documented("api.md").values(), *documented("sandbox.md").values()]
-    for path in (path for paths in shown_in for path in paths):
+    pages = [documented(page) for page in ("api.md", "types.md", "auth.md", "sandbox.md")]
+    for path in (path for page in pages for paths in page.values() for path in paths):
         module, _, name = path.rpartition(".")
         shown = getattr(importlib.import_module(module), name)
         assert shown is exported.get(name, shown), path
@@ -234,6 +235,8 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
 
 def test_everything_public_has_a_docstring() -> None:
     named = [getattr(sapwood, name) for name in PUBLIC_NAMES]
+    named += [getattr(sapwood.types, name) for name in TYPES_NAMES]
+    named += [getattr(sapwood.auth, name) for name in AUTH_NAMES]
     named += [getattr(sapwood.client, name) for name in CLIENT_NAMES]
     named += [getattr(sapwood.remote, name) for name in REMOTE_NAMES if name != "RemoteEvent"]
     named += [getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES]

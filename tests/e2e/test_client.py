@@ -29,7 +29,6 @@ from sapwood import (
     Settings,
     TimedOut,
     Unavailable,
-    UsageError,
     current_connection,
     deadline,
     expose,
@@ -38,7 +37,7 @@ from sapwood.address import Address
 from sapwood.client import ExposedMethod, RemoteAgent, connect
 from sapwood.client.http import get_methods
 from sapwood.client.link import Link, backoff
-from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable
+from sapwood.errors import InvalidArguments, InvalidResult, NoSuchMethod, NotCopyable, UsageError
 from sapwood.timings import Timings
 
 

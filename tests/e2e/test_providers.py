@@ -35,7 +35,8 @@ from tests.conformance.served import Client, Served
 from tests.e2e.provider import DIALECTS, Anthropic, Dialect, OpenAIChat, Provider, Reply, providing, refused, torn
 from tests.machine import patience
 
-from sapwood import Turn, UsageError, tool
+from sapwood import Turn, tool
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, fails, recorded, text
 
 """Seconds within which a provider knows that nobody listens any more."""

@@ -27,7 +27,8 @@ FAR = f"""
 import asyncio
 from collections.abc import AsyncIterator
 
-from sapwood import Agent, ApiKeys, App
+from sapwood import Agent, App
+from sapwood.auth import ApiKeys
 
 
 class FarCounter(Agent):

@@ -16,8 +16,8 @@ from temporalio.client import WorkflowExecutionStatus
 from tests.e2e.command import PATIENCE, Server, going_on, serving
 from tests.temporal.cluster import Temporal
 
-from sapwood import Address
 from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.types import Address
 
 APP = """
 import asyncio

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from tests.e2e.command import PATIENCE, Server, said_by, sapwood, serving
 
-from sapwood import Address, Refused, SapwoodError
+from sapwood import Refused, SapwoodError
 from sapwood.cli import remote
 from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.types import Address
 
 APP = """
 import os

@@ -15,7 +15,8 @@ from tests.machine import patience
 PROGRAM = textwrap.dedent(
     """
     import asyncio, sys
-    from sapwood import Agent, App, Fiber, Settings
+    from sapwood import Agent, App, Settings
+    from sapwood.types import Fiber
 
     data, life, kind = sys.argv[1:]
     done = asyncio.Event()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sapwood import Agent, App, SapwoodError, UsageError
-from sapwood.errors import SqlError, WrongThread
+from sapwood import Agent, App, SapwoodError
+from sapwood.errors import SqlError, UsageError, WrongThread
 from sapwood.testing import World, running
 
 SECRET = "the secret of another agent"

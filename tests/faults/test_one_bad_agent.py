@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from tests.machine import patience
 
-from sapwood import Agent, App, UsageError
-from sapwood.errors import SlowSql
+from sapwood import Agent, App
+from sapwood.errors import SlowSql, UsageError
 from sapwood.testing import World, running
 
 ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"

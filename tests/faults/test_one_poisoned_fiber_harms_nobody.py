@@ -18,8 +18,9 @@ from datetime import timedelta
 import pytest
 from tests.machine import patience
 
-from sapwood import Agent, App, Fiber
+from sapwood import Agent, App
 from sapwood.testing import running
+from sapwood.types import Fiber
 
 pytestmark = pytest.mark.alone
 

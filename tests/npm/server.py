@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from sapwood import Agent, App, Connection, PathSegment, Refused, expose
+from sapwood import Agent, App, Connection, Refused, expose
+from sapwood.types import PathSegment
 
 START = {"count": 0}
 REFUSED = {"forbidden": 403, "missing": 404, "broken": 500, "busy": 429, "down": 503}

@@ -11,7 +11,8 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from starlette.requests import HTTPConnection
 
-from sapwood import ANY_CLIENT, Agent, App, ChatAgent, expose, tool
+from sapwood import Agent, App, ChatAgent, expose, tool
+from sapwood.auth import ANY_CLIENT
 
 TOKEN = "fuzz-token"
 

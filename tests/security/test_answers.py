@@ -16,7 +16,9 @@ from tests.conformance.served import Client, Served, served, type_of
 from tests.conformance.worlds import asleep
 from tests.machine import patience
 
-from sapwood import ANY_CLIENT, Agent, App, ChatAgent, Question, UsageError, User, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Question, agent_tool, tool
+from sapwood.auth import ANY_CLIENT, User
+from sapwood.errors import UsageError
 from sapwood.runs.decisions import broken_at, read
 from sapwood.testing import ScriptedModel, call, calls, text
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for

@@ -13,8 +13,10 @@ import pytest
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from sapwood import Agent, App, ChatAgent, JwtAuth, Settings, UsageError
+from sapwood import Agent, App, ChatAgent, Settings
+from sapwood.auth import JwtAuth
 from sapwood.cli.serving import HostCheck
+from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, running, text
 from sapwood.web.operator import OperatorDoor
 from sapwood.web.origins import cross_origin_refusal

@@ -13,12 +13,13 @@ from tests.conformance.test_runs_events import Reader, is_end
 from tests.conformance.test_teams_remote_transport import MemoryTransport, Mill
 from tests.conformance.worlds import until
 
-from sapwood import Agent, App, Event, PathSegment, RemoteSubAgent, Run
+from sapwood import Agent, App, RemoteSubAgent, Run
 from sapwood.remote import NestedEvent, NestedEvents, Position, RunTransport
 from sapwood.runs.clients import RunClients
 from sapwood.runs.http_transport import _events
 from sapwood.runs.nested_log import MAX_BYTES, MAX_EVENTS
 from sapwood.testing import running
+from sapwood.types import Event, PathSegment
 from sapwood.wire import remote as wire
 from sapwood.wire.helix import Helix
 

@@ -16,7 +16,8 @@ from tests.conformance.test_teams_remote_transport import MemoryTransport, Mill
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Question, RemoteSubAgent, Run, User, tool
+from sapwood import Agent, App, ChatAgent, Question, RemoteSubAgent, Run, tool
+from sapwood.auth import User
 from sapwood.remote import OpenQuestions, Position, RemoteQuestion, RunTransport
 from sapwood.testing import ScriptedModel, call, running, text
 from sapwood.wire import remote as wire

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console, RenderableType
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, Retry, Settings
+from sapwood import Agent, App, Retry, Settings
 from sapwood.cli import cluster, showing
 from sapwood.cli.commands import cli
 from sapwood.cli.commands import run as run_command
@@ -29,6 +29,7 @@ from sapwood.kernel.fitting import Misfit
 from sapwood.runtimes.cluster.cells import Layout
 from sapwood.runtimes.cluster.looking import Node, Seen
 from sapwood.runtimes.cluster.verifying import Verified
+from sapwood.types import Address
 
 HOSTILE = "x\x1b]0;OWNED\x07\x1b[2J\r\b\x7f\x9b31m\u202e\u2066 [red]y"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

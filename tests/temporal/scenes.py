@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from tests.conformance.serving import serving
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Refused, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Refused, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.drivers.temporal.worker import work
@@ -24,6 +24,7 @@ from sapwood.drivers.temporal.workflow import INTERRUPT, LOOK, STEP, Driven
 from sapwood.runs.pacing import Part
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.scripted import Line
+from sapwood.types import Address
 
 
 class ShortDriver(TemporalDriver):

@@ -17,10 +17,11 @@ from tests.conformance.served import served
 from tests.conformance.test_teams_companions import Keeping, Scribe, child_of, helper, message, returns, spawn
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, ChatAgent, Turn, persistent_agent, tool
+from sapwood import Agent, App, ChatAgent, Turn, persistent_agent, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.types import Address
 
 
 @pytest.fixture(scope="module", params=["fiber", "temporal"], autouse=True)

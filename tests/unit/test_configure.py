@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sapwood import Agent, App, Settings, UsageError
+from sapwood import Agent, App, Settings
+from sapwood.errors import UsageError
 
 
 class Thing(Agent):

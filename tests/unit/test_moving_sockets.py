@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from tests.machine import patience
 
-from sapwood import Address, Agent
+from sapwood import Agent
 from sapwood.kernel.classes import resolve
 from sapwood.kernel.sockets import Socket
+from sapwood.types import Address
 from sapwood.web.carrying import MOVED, TAKEN, Carried, Kept, pack
 from sapwood.web.conversing import Conversations, Leaving, Taken
 from sapwood.web.door import Place

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from sapwood import Address
 from sapwood.errors import NotCopyable
 from sapwood.kernel.parcels import Value, pack, value_from, value_of
+from sapwood.types import Address
 
 
 class Colour(enum.Enum):

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, App, Unavailable, UsageError, current_agent
-from sapwood.errors import ForbiddenSql
+from sapwood import Agent, App, Unavailable, current_agent
+from sapwood.errors import Aborted, ForbiddenSql, UsageError
 from sapwood.testing import World, running
 
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"

@@ -10,9 +10,10 @@ import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.service import RPCError, RPCStatusCode
 
-from sapwood import Address, App, Settings
+from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.runs.pacing import Part
+from sapwood.types import Address
 
 KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
 OURS = {"SapwoodType": KEYWORD, "SapwoodPath": KEYWORD, "SapwoodRoot": KEYWORD}

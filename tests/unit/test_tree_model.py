@@ -30,7 +30,8 @@ from hypothesis.stateful import (
 from tests import loops
 from tests.machine import patience
 
-from sapwood import Aborted, Agent, App, NotFound, Unavailable
+from sapwood import Agent, App, NotFound, Unavailable
+from sapwood.errors import Aborted
 from sapwood.testing import World, running
 
 T = TypeVar("T")

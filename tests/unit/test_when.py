@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood import After, At, Cron, Every, Retry, UsageError
+from sapwood import After, At, Cron, Every, Retry
+from sapwood.errors import UsageError
 from sapwood.when import from_stored, wished
 
 SECOND = timedelta(seconds=1)

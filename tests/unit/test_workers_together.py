@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from tests.machine import patience
 
-from sapwood import Address, Agent, App, Crashed, Settings, TimedOut, Unavailable, deadline
-from sapwood.errors import CallTooDeep, StartCycle
+from sapwood import Agent, App, Settings, TimedOut, Unavailable, deadline
+from sapwood.errors import CallTooDeep, Crashed, StartCycle
 from sapwood.kernel.context import MAX_DEPTH
 from sapwood.kernel.far import Far
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.placement import Part, Sharing
 from sapwood.runtimes.workers.share import WorkerShare
+from sapwood.types import Address
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from sapwood import After, Agent, App, ChatAgent, Cron, Question, Schedule, Turn, tool
+from sapwood import After, Agent, App, ChatAgent, Cron, Question, Turn, tool
+from sapwood.types import Schedule
 
 
 class Orders:

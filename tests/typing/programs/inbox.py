@@ -7,20 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import assert_type
 
-from sapwood import (
-    Agent,
-    App,
-    Breaker,
-    NotFound,
-    PathSegment,
-    Retry,
-    Settings,
-    SubAgent,
-    SubAgentStatus,
-    Subtree,
-    expose,
-    with_options,
-)
+from sapwood import Agent, App, Breaker, NotFound, Retry, Settings, expose, with_options
+from sapwood.types import PathSegment, SubAgent, SubAgentStatus, Subtree
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+"""Types of values that sapwood passes to a program: what methods return, and what hooks receive."""
+
+from sapwood.address import Address, PathSegment
+from sapwood.capabilities.calls import DeadLetter
+from sapwood.capabilities.children import SubAgentStatus, Subtree
+from sapwood.capabilities.fiber_rows import Fiber
+from sapwood.capabilities.keep_alive import KeepAlive
+from sapwood.capabilities.queue import QueuedCall
+from sapwood.capabilities.schedules import Schedule
+from sapwood.kernel.registry import SubAgent
+from sapwood.kernel.spending import Usage
+from sapwood.kernel.watchdog import SlowSlice
+from sapwood.runs.events import Event
+from sapwood.settings import Durability
+from sapwood.storage.rows import Rows
+
+__all__ = [
+    "Address",
+    "DeadLetter",
+    "Durability",
+    "Event",
+    "Fiber",
+    "KeepAlive",
+    "PathSegment",
+    "QueuedCall",
+    "Rows",
+    "Schedule",
+    "SlowSlice",
+    "SubAgent",
+    "SubAgentStatus",
+    "Subtree",
+    "Usage",
+]
