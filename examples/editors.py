@@ -77,8 +77,8 @@ class Editor(ChatAgent):
     migrations = ("CREATE TABLE printed (article TEXT NOT NULL) STRICT",)
 
     # --8<-- [start:finish]
-    async def on_child_finish(self, run: Run) -> None:
-        if run.ok:
+    async def on_run_finish(self, run: Run) -> None:
+        if run.ok and run.agent.type == "Reporter":
             self.sql("INSERT INTO printed VALUES (?)", run.output)
 
     # --8<-- [end:finish]

@@ -141,7 +141,7 @@ class Frugal(ChatAgent):
         if spent > 100_000:
             raise Refused("This conversation has used all its tokens.")
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         for used in turn.usage.values():
             tokens = used["input_tokens"] + used["output_tokens"]
             self.sql("INSERT INTO spent VALUES (?)", tokens)

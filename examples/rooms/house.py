@@ -205,7 +205,7 @@ class Room(ChatAgent):
     async def before_turn(self, turn: Turn) -> None:
         await self._tell(busy=True)
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         await self._tell(busy=False)
 
     async def _tell(self, *, busy: bool) -> None:

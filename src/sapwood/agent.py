@@ -358,10 +358,14 @@ class Agent(AgentBase, Generic[S]):
         raise NotImplementedError
 
     async def on_run_start(self, run: Run) -> None:
-        """Called when a run that this agent started begins. Override it."""
+        """Called once when a run that this agent started begins. A crash may lose the call. Override it."""
 
     async def on_run_finish(self, run: Run) -> None:
-        """Called when a run that this agent started has ended or was interrupted. Override it."""
+        """Called when a run that this agent started has ended or was interrupted, also if it never began. Override it.
+
+        The call is queued in the commit that stores the end, so a crash does not lose it. A hook without awaits takes
+        effect exactly once; one with awaits, at least once. If it raises, the call is retried.
+        """
 
     @property
     def name(self) -> str:
@@ -543,6 +547,10 @@ class Agent(AgentBase, Generic[S]):
         """Follow a run to its end; the framework's own."""
         await self._actor.of(Following).follow(run)
         await self._actor.of(Sweeper).run_ended()
+
+    async def _sapwood_run_finished(self, run: Run) -> None:
+        """Call the hook for the end of a run; the framework's own."""
+        await self.on_run_finish(run)
 
     async def _sapwood_sweep_runs(self) -> None:
         """Take away the runs that are not to be kept any longer; the framework's own."""

@@ -36,7 +36,7 @@ class Talking(ChatAgent[O], Generic[O]):
 
     migrations = ("CREATE TABLE ends (id TEXT NOT NULL, status TEXT NOT NULL) STRICT",)
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         self.sql("INSERT INTO ends VALUES (?, ?)", turn.id, turn.status)
 
     async def ends(self) -> list[tuple[str, str]]:

@@ -105,6 +105,9 @@ class Giving:
         self.sql("INSERT INTO hooks VALUES ('finish', ?, ?)", run.id, run.status)
 
     async def hooks(self: Any) -> list[tuple[str, str, str]]:
+        """Return the calls of the hooks so far, once those that are queued were made."""
+        while any(call.queue.startswith("hook run ") for call in self.queues.list()):  # noqa: ASYNC110 - its own queue
+            await asyncio.sleep(0.01)
         rows = self.sql("SELECT hook, run, status FROM hooks ORDER BY rowid")
         return [(str(row["hook"]), str(row["run"]), str(row["status"])) for row in rows]
 

@@ -373,7 +373,7 @@ async def test_the_next_turn_can_be_cancelled_while_the_end_of_the_last_is_still
     gate, slow = asyncio.Event(), asyncio.Event()
 
     class Telling(Talking):
-        async def on_turn_end(self, turn: Turn) -> None:
+        async def after_turn(self, turn: Turn) -> None:
             if turn.text == "first":
                 await slow.wait()
 

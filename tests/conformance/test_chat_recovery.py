@@ -612,10 +612,10 @@ async def test_a_turn_whose_end_was_being_told_when_the_process_died_is_told_aga
     gate, told = asyncio.Event(), list[str]()
 
     class Telling(Talking):
-        async def on_turn_end(self, turn: Turn) -> None:
+        async def after_turn(self, turn: Turn) -> None:
             told.append(turn.status)
             await gate.wait()
-            await super().on_turn_end(turn)
+            await super().after_turn(turn)
 
     cls = talker(ScriptedModel(text("hello")), base=Telling)
     async with talking(cls) as one:

@@ -187,7 +187,7 @@ async def test_hooks_see_the_turn_its_steps_its_chunks_and_its_tools_in_order(ru
         async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
             seen.append(f"after {tool} {result}")
 
-        async def on_turn_end(self, turn: Turn) -> None:
+        async def after_turn(self, turn: Turn) -> None:
             seen.append(f"end {turn.status} {turn.text}")
 
     cls = talker(ScriptedModel(call("look", id="c1"), text("seen")), base=Watched)
@@ -227,7 +227,7 @@ async def test_a_hook_that_refuses_a_turn_ends_it_before_the_model_is_asked(run:
 
 async def test_a_hook_that_fails_at_the_end_does_not_end_the_turn_twice() -> None:
     class Clumsy(Talking):
-        async def on_turn_end(self, turn: Turn) -> None:
+        async def after_turn(self, turn: Turn) -> None:
             raise ValueError("oops")
 
     cls = talker(ScriptedModel(text("well")), base=Clumsy)

@@ -124,6 +124,11 @@ def test_a_warning_points_at_the_class_that_has_the_method() -> None:
         (Agent, "onstart", method, "on_start"),
         (ChatAgent, "before_tool_cal", method, "before_tool_call"),
         (RemoteSubAgent, "on_run_finished", method, "on_run_finish"),
+        (ChatAgent, "on_turn_end", method, "after_turn"),
+        (ChatAgent, "on_agent_start", method, "before_turn"),
+        (ChatAgent, "on_agent_complete", method, "after_turn"),
+        (ChatAgent, "on_agent_fail", method, "after_turn"),
+        (ChatAgent, "on_child_finish", method, "on_run_finish"),
     ],
 )
 def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value: Any, meant: str) -> None:

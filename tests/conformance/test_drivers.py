@@ -110,7 +110,7 @@ class HandBusy(ChatAgent):
 
     model = ScriptedModel(text("hello"), each=True)
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         self.counting = asyncio.create_task(self.read_sql(COUNT))
         while not self._actor.database.busy_elsewhere:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)

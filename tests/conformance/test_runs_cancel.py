@@ -336,7 +336,7 @@ class Reports:
     async def on_run_finish(self: Any, run: Run) -> None:
         self.deps.log.append(f"run {self.level + 1}: {run.reason}")
 
-    async def on_agent_fail(self: Any, turn: Turn) -> None:
+    async def after_turn(self: Any, turn: Turn) -> None:
         self.deps.log.append(f"turn {self.level}: {turn.reason}")
 
 

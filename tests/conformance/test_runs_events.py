@@ -557,14 +557,11 @@ class HookedHelper(ChatAgent[Any]):
 
     model = ScriptedModel(text("helped"), each=True)
 
-    async def on_agent_start(self, turn: Any) -> None:
+    async def before_turn(self, turn: Any) -> None:
         told_hooks.append((type(self).__name__, "start", turn.id))
 
-    async def on_agent_complete(self, turn: Any) -> None:
-        told_hooks.append((type(self).__name__, "complete", turn.id))
-
-    async def on_agent_fail(self, turn: Any) -> None:
-        told_hooks.append((type(self).__name__, "fail", turn.id))
+    async def after_turn(self, turn: Any) -> None:
+        told_hooks.append((type(self).__name__, turn.status, turn.id))
 
 
 @dataclass
@@ -616,12 +613,12 @@ async def test_the_end_of_a_child_is_its_own_whichever_way_it_ends_and_the_paren
         assert told_hooks == [
             ("HookedChat", "start", turn.id),
             ("HookedHelper", "start", "agent-tool:c1"),
-            ("HookedHelper", "complete", "agent-tool:c1"),
+            ("HookedHelper", "completed", "agent-tool:c1"),
             ("HookedFinishing", "start", "agent-tool:c2"),
-            ("HookedFinishing", "complete", "agent-tool:c2"),
+            ("HookedFinishing", "completed", "agent-tool:c2"),
             ("HookedFailing", "start", "agent-tool:c3"),
-            ("HookedFailing", "fail", "agent-tool:c3"),
-            ("HookedChat", "complete", turn.id),
+            ("HookedFailing", "failed", "agent-tool:c3"),
+            ("HookedChat", "completed", turn.id),
         ]
         ends = [(event.run_id, event.kind) for event in reader.events if is_end(event)]
         assert ends == [

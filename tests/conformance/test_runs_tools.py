@@ -181,13 +181,10 @@ class Ended(Giving, Talking):
 
 
 class Completing(ChatAgent):
-    """Notes which hooks are called at its end."""
+    """Notes the end of its turns."""
 
-    async def on_agent_complete(self, turn: Any) -> None:
-        self.deps.log.append(f"complete {turn.output}")
-
-    async def on_turn_end(self, turn: Any) -> None:
-        self.deps.log.append(f"end {turn.output}")
+    async def after_turn(self, turn: Any) -> None:
+        self.deps.log.append(f"{turn.status} {turn.output}")
 
 
 @pytest.mark.promise("A-174", "A-202")
@@ -203,8 +200,8 @@ async def test_an_output_function_ends_the_turn_with_what_it_returns(function: A
         found = {"title": "BREAD", "pages": 2}
         assert await returned(agent) == {"c1": found}
         assert len(theirs.asked) == 1
-        assert bench.log[-2:] == [f"end {found}", f"complete {found}"]
-        assert bench.log[:-2] == {
+        assert bench.log[-1] == f"completed {found}"
+        assert bench.log[:-1] == {
             with_context: ["context"],
             asynchronous_with_context: ["context"],
             method: ["method of agent-tool:c1"],
@@ -213,13 +210,13 @@ async def test_an_output_function_ends_the_turn_with_what_it_returns(function: A
 
 @pytest.mark.promise("A-202")
 @pytest.mark.parametrize("output_type", [Finding, [Finding, str], plain])
-async def test_the_hooks_of_a_completed_turn_are_called_after_structured_output(output_type: Any) -> None:
+async def test_after_turn_is_called_after_structured_output(output_type: Any) -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="bread", pages=2))
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
     async with working(caller(ours, helper(theirs, base=Completing, output_type=output_type))) as (_, agent, bench):
         await agent.send("go")
 
-        assert [line.split(" ")[0] for line in bench.log] == ["end", "complete"]
+        assert [line.split(" ")[0] for line in bench.log] == ["completed"]
 
 
 async def test_an_output_function_may_send_the_model_back() -> None:
@@ -407,15 +404,12 @@ async def test_a_helper_that_says_nothing_fails_one_level_deeper_and_in_every_st
         async def on_run_finish(self, run: Run) -> None:
             told.append((run.status, run.error))
 
-        async def on_agent_complete(self, turn: Any) -> None:
-            told.append(("complete", None))
+        async def after_turn(self, turn: Turn) -> None:
+            told.append((f"turn {turn.status}", turn.error))
 
     class Bottom(SilentByCode):
-        async def on_agent_complete(self, turn: Any) -> None:
-            told.append(("complete", None))
-
-        async def on_agent_fail(self, turn: Any) -> None:
-            told.append(("fail", turn.error))
+        async def after_turn(self, turn: Turn) -> None:
+            told.append((f"turn {turn.status}", turn.error))
 
     below = ScriptedModel(call("helper", id="c2", message="help"), text("nothing came of it"))
     middle = helper(below, "Middle", base=Middle, tools=[agent_tool(helper(None, base=Bottom))])
@@ -426,7 +420,11 @@ async def test_a_helper_that_says_nothing_fails_one_level_deeper_and_in_every_st
 
         assert NO_ANSWER in str(below.asked[1])
         assert await returned(agent) == {"c1": "nothing came of it"}
-        assert sorted(told, key=str) == [("complete", None), ("fail", NO_ANSWER), ("failed", NO_ANSWER)]
+        assert sorted(told, key=str) == [
+            ("failed", NO_ANSWER),
+            ("turn completed", None),
+            ("turn failed", NO_ANSWER),
+        ]
         inner = await one.world.get_agent(cls, "c", sub=[(middle, "agent-tool:c1")])
         (ref,) = (await inner.conversation.export())["helix"]["subSessionRefs"]
         assert (ref["status"], ref["error"]) == ("failed", NO_ANSWER)
@@ -758,16 +756,13 @@ async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_c
     hooks: list[str] = []
 
     class Hooked(ChatAgent):
-        async def on_agent_start(self, turn: Any) -> None:
+        async def before_turn(self, turn: Turn) -> None:
             hooks.append(f"start {type(self).__name__}")
 
-        async def on_agent_complete(self, turn: Any) -> None:
-            hooks.append(f"complete {type(self).__name__}")
+        async def after_turn(self, turn: Turn) -> None:
+            hooks.append(f"{turn.status} {type(self).__name__}")
 
-        async def on_agent_fail(self, turn: Any) -> None:
-            hooks.append(f"fail {type(self).__name__}")
-
-    class HookedCaller(caller(None), Hooked): ...
+    class HookedCaller(Hooked, caller(None)): ...
 
     bad = helper(ScriptedModel(fails(ValueError("no"))), "BadHelper", base=Hooked)
     good = helper(ScriptedModel(text("yes")), base=Hooked)
@@ -781,10 +776,10 @@ async def test_hooks_fire_for_each_agent_by_itself_and_a_childs_end_leaves_the_c
         assert hooks == [
             "start Caller",
             "start Helper",
-            "complete Helper",
+            "completed Helper",
             "start BadHelper",
-            "fail BadHelper",
-            "complete Caller",
+            "failed BadHelper",
+            "completed Caller",
         ]
 
 

@@ -69,7 +69,8 @@ class Keeping(Giving, Talking):
 
     migrations = (*Giving.migrations, "CREATE TABLE news (run TEXT NOT NULL, status TEXT NOT NULL) STRICT")
 
-    async def on_child_finish(self, run: Run) -> None:
+    async def on_run_finish(self, run: Run) -> None:
+        await super().on_run_finish(run)
         self.sql("INSERT INTO news VALUES (?, ?)", run.id, run.status)
         self.deps.log.append(f"heard of {run.agent.name}: {run.status} {run.reason or run.error or run.output}")
 
@@ -180,7 +181,7 @@ async def test_what_cannot_be_a_persistent_child_is_refused() -> None:
 @pytest.mark.promise("A-221", "A-224")
 async def test_a_blocking_spawn_runs_the_child_and_returns_its_result(level: str) -> None:
     cls = keeper(ScriptedModel(spawn(), text("Thank you.")), scribe(text("A poem.")))
-    async with working(cls, durability=level) as (_, agent, _):
+    async with working(cls, durability=level) as (_, agent, bench):
         turn = await agent.send("go")
 
         assert turn.text == "Thank you."
@@ -188,7 +189,8 @@ async def test_a_blocking_spawn_runs_the_child_and_returns_its_result(level: str
         (run,) = await agent.all_runs()
         assert (run.id, run.mode, run.agent.name, run.tool_call) == ("agent-tool:c1", "persistent", "ann", "c1")
         assert await agent.child_names() == ["ann"]
-        assert await agent.news() == []
+        await bench.seen("heard of ann: completed A poem.")
+        assert await agent.hooks() == [("start", run.id, "queued"), ("finish", run.id, "completed")]
         await check(agent)
 
 

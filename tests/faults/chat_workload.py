@@ -94,7 +94,7 @@ class Talker(ChatAgent[str]):
     async def before_step(self, turn: Turn, step: int) -> None:
         WORLD.note("q", self._place, turn.id, step)
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         self.sql("INSERT INTO ends VALUES (?, ?)", turn.id, turn.status)
 
     async def _summarise(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

@@ -100,7 +100,7 @@ class Driven(ChatAgent[str]):
             yield {number: DeltaToolCall(name=name, json_args=json.dumps(arguments), tool_call_id=id)}
             await takes_time()
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         await self.flush()
         WORLD.note("ended", self, turn.id, turn.status)
 

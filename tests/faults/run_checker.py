@@ -26,6 +26,15 @@ from sapwood.runs.registry import HARD
 from sapwood.runs.registry import Row as Given
 
 TOLD_OVER = 2
+FINISHED = "_sapwood_run_finished"
+BY_HOOK = ("Rover", "Hand")
+"""Classes of children that work in the background: the hook `on_run_finish` reports their ends."""
+
+
+def is_heard(row: Given) -> bool:
+    """Return whether the workload notes the end of a run that nobody waits for."""
+    detached = row.detached
+    return detached is not None and (detached["on_finish"] is not None or row.type in BY_HOOK)
 
 
 @dataclass(slots=True)
@@ -96,7 +105,7 @@ class Left:
             return []
         if not row.delivered & TOLD_OVER:
             return [f"the detached run {row.id} is {row.status}, and that was not delivered"]
-        if detached["on_finish"] is None:
+        if not is_heard(row):
             return []
         if not self.heard[row.id, row.status] and not self.queued[row.id, row.status]:
             return [f"the detached run {row.id} is {row.status}, and nobody will be told"]
@@ -194,8 +203,8 @@ def _read(database: apsw.Connection, left: Left) -> None:
         _read_fibers(database, left)
     if has(database, "sapwood_calls"):
         for method, arguments in database.execute("SELECT method, arguments FROM sapwood_calls"):
-            if method in ("heard", "heard_slowly", "on_child_finish"):
-                run = msgspec.msgpack.decode(arguments)["run"]
+            run = msgspec.msgpack.decode(arguments).get("run")
+            if method in ("heard", "heard_slowly") or (method == FINISHED and run["agent"][0] in BY_HOOK):
                 left.queued[run["id"], run["status"]] += 1
             else:
                 left.others.append(str(method))

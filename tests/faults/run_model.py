@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
-from tests.faults.run_checker import Left, unaccounted
+from tests.faults.run_checker import Left, is_heard, unaccounted
 from tests.faults.run_workload import ONCE
 
 from sapwood.chat.turns import Row as Turn
@@ -369,8 +369,7 @@ class Model:
     def _check_delivered(self, left: Left, row: Given, *, notify: bool) -> None:
         came = left.heard[row.id, row.status]
         lives = sum((place, run) == (left.place, row.id) for place, run, _, _ in self._heard)
-        is_told = row.detached is not None and row.detached["on_finish"] is not None
-        if (is_told and not came) or (came > 1 and lives < 2):
+        if (is_heard(row) and not came) or (came > 1 and lives < 2):
             self._problem(f"{left.place} was told {came} times that {row.id} is {row.status}")
         joined = sum(message["id"] == f"msg-{row.id}-{row.status}" for message in left.messages)
         if notify and joined != 1:

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, cast
 
 import msgspec
+from tests.faults.run_checker import BY_HOOK
 from tests.faults.run_workload import (
     DETACHED,
     KINDS,
@@ -241,8 +242,9 @@ class Captain(Chief):
             return {"name": name}
         return {"key": id} if tool == "share_with_others" else super()._arguments(tool, id)
 
-    async def on_child_finish(self, run: Run) -> None:
-        await self.heard(run)
+    async def on_run_finish(self, run: Run) -> None:
+        if run.agent.type in BY_HOOK:
+            await self.heard(run)
 
     async def show(self, name: str, number: int, slowly: bool) -> None:
         gauge = await self.sub_agent(SlowGauge if slowly else Gauge, name)

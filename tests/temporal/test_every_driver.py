@@ -53,7 +53,7 @@ class AlikeTalker(ChatAgent):
     async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
         self.deps.append(f"after {tool} {result}")
 
-    async def on_turn_end(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn) -> None:
         self.deps.append(f"end {turn.status} {turn.text}")
 
 

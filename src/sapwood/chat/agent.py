@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
 
 HOOKS = frozenset(
-    {"on_child_finish", "before_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call", "on_turn_end"}
-    | {"on_agent_start", "on_agent_complete", "on_agent_fail"}
+    {"before_turn", "after_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call"}
     | {"compact", "respond", "get_model", "get_instructions"}
 )
 PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
@@ -136,7 +135,10 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         return self.instructions
 
     async def before_turn(self, turn: Turn) -> None:
-        """Called before a turn starts. Raise to refuse the turn. Override it."""
+        """Called before a turn starts, also a turn that is a run of another agent. Raise to refuse it. Override it.
+
+        If the process dies before the model has answered, it is called again.
+        """
 
     async def before_step(self, turn: Turn, step: int) -> None:
         """Called before each model request. Override it."""
@@ -150,23 +152,11 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
         """Called when a tool has returned. Override it."""
 
-    async def on_turn_end(self, turn: Turn) -> None:
-        """Called when a turn has ended. If the process dies during the call, it is called again. Override it."""
+    async def after_turn(self, turn: Turn) -> None:
+        """Called when a turn has ended: completed, failed or cancelled. See `turn.status`. Override it.
 
-    async def on_agent_start(self, turn: Turn) -> None:
-        """Called when the agent starts a turn, also as a sub-agent of another agent. Override it."""
-
-    async def on_agent_complete(self, turn: Turn) -> None:
-        """Called when the agent has completed a turn. Override it."""
-
-    async def on_agent_fail(self, turn: Turn) -> None:
-        """Called when a turn failed or was cancelled. Override it."""
-
-    async def on_child_finish(self, run: Run) -> None:
-        """Called when a non-blocking persistent child has finished a task, or its run was interrupted. Override it.
-
-        It is called even if the process crashed during the task. A method without awaits takes effect exactly
-        once. If it raises, the call is retried.
+        It is called once for each turn that started, and again if the process dies during the call. An exception is
+        logged and does not change the turn.
         """
 
     async def compact(self, messages: list[ModelMessage]) -> str | None:

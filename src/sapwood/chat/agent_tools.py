@@ -85,7 +85,7 @@ def persistent_agent(
     """Give a model tools to spawn, tell, list and terminate children of this class. Put it into `tools`.
 
     Each child keeps its name and its conversation from task to task. The model waits for a `blocking` child. A
-    `non-blocking` child works in the background: when it has finished, `on_child_finish` is called. With
+    `non-blocking` child works in the background: when it has finished, `on_run_finish` is called. With
     `notify`, its result is also posted to the conversation.
     """
     kind, told = _usable(cls, description, "persistent_agent()")

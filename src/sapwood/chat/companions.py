@@ -38,7 +38,6 @@ class Companions:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._agent: Any = actor.agent
         self._runs = actor.of(Runs)
         self._outcomes = actor.of(Outcomes)
         declared = [one for one in actor.agent.tools if isinstance(one, PersistentAgent)]
@@ -204,10 +203,7 @@ class Companions:
         """Give a child its next task, or find the one that this call has given it."""
         wish = Wish(tool_call=call.id, work=call.work, child=name)
         if not waits:
-            told = not kind.blocks and self._actor.kind.overrides("on_child_finish")
-            wish.detached = Detached(
-                on_finish=self._agent.on_child_finish if told else None, notify=not kind.blocks and kind.notify
-            )
+            wish.detached = Detached(notify=not kind.blocks and kind.notify)
         return self._runs.give(kind.cls, message, wish)
 
     async def _begun(self, kind: PersistentAgent, row: Row) -> dict[str, Any]:

@@ -106,9 +106,7 @@ class Steps:
         said = self._stream.stored(number)
         if not row.continues and not row.steps and not said:
             with self._interrupts.own_code(number):
-                turn = self._record.shown(row)
-                await self._agent.before_turn(turn)
-                await self._agent.on_agent_start(turn)
+                await self._agent.before_turn(self._record.shown(row))
             await self._actor.free()
         if not said:
             self._stream.begin_step(row.steps)
@@ -215,12 +213,7 @@ class Steps:
         row = self._turns.of(number)
         if row is None or row.is_open:
             return
-        turn, agent = self._record.shown(row), self._agent
-        hooks = [agent.on_turn_end]
-        if turn.status in ("completed", "failed", "cancelled"):
-            hooks.append(agent.on_agent_complete if turn.status == "completed" else agent.on_agent_fail)
-        for hook in hooks:
-            await self._actor.tell(hook, turn)
+        await self._actor.tell(self._agent.after_turn, self._record.shown(row))
 
     def _is_asking(self, number: int) -> bool:
         """Return whether somebody was asked about a tool call and has not answered."""

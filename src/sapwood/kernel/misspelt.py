@@ -14,6 +14,14 @@ from typing import Any
 
 NEAR = 0.9
 """How alike two names have to be, of 1: another letter in ten."""
+OTHER_NAMES = {
+    "on_turn_end": "after_turn",
+    "on_agent_start": "before_turn",
+    "on_agent_complete": "after_turn",
+    "on_agent_fail": "after_turn",
+    "on_child_finish": "on_run_finish",
+}
+"""Names of hooks in other frameworks and in earlier versions, with the hook that is called at the same moment."""
 
 
 def misspelt(owner: type, base: type, hooks: frozenset[str], settings: frozenset[str]) -> dict[str, str]:
@@ -25,7 +33,7 @@ def misspelt(owner: type, base: type, hooks: frozenset[str], settings: frozenset
             continue
         if inspect.isfunction(value):
             like = [hook for hook in hooks if _is_plain(getattr(base, hook)) == _is_plain(value)]
-            if not vars(value) and (meant := _nearest(name, like)):
+            if not vars(value) and (meant := _known(name, like) or _nearest(name, like)):
                 asked[name] = (
                     f"{owner.__name__}.{name} is not a hook and is never called. Did you mean {meant}? If it is "
                     f"your own method, mark it with @expose, or choose a name that differs more from {meant}."
@@ -36,6 +44,11 @@ def misspelt(owner: type, base: type, hooks: frozenset[str], settings: frozenset
                 f"own attribute, annotate it: {name}: {type(value).__name__} = …"
             )
     return asked
+
+
+def _known(name: str, hooks: Iterable[str]) -> str | None:
+    meant = OTHER_NAMES.get(name)
+    return meant if meant in hooks else None
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:

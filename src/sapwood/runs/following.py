@@ -27,7 +27,7 @@ from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import RunState
 from sapwood.runs.followed import Followed
 from sapwood.runs.inputs import PendingInputs
-from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP, Cleared, Outcomes
+from sapwood.runs.outcomes import Cleared, Outcomes
 from sapwood.runs.pacing import is_again
 from sapwood.runs.patience import Patience
 from sapwood.runs.registry import HARD, shown
@@ -106,14 +106,10 @@ class Following:
     async def follow(self, id: str) -> None:
         """Follow a run to its end, as a fiber."""
         row = self._outcomes.registry.get(id)
-        if id in self._outcomes.followed or row is None:
+        if id in self._outcomes.followed or row is None or row.status in HARD:
             return
         call = current.get()
         rested = call is not None and isinstance(call.work, Work) and call.work.resumed
-        if row.status in HARD:
-            if is_again(self._actor) or rested:  # the process ended before it was told, or nobody was there to tell
-                await self._actor.tell(self._agent.on_run_finish, shown(row))
-            return
         followed = self._outcomes.followed[id] = Followed(
             row,
             stop=self._actor.host.loop.create_future(),
@@ -128,8 +124,6 @@ class Following:
                 "waiting again for a run address=%s run=%s type=%s", address, id, row.type, extra={"address": address}
             )
         try:
-            if followed.given_up and not row.delivered & HOOK_TOLD_GIVEN_UP:  # the process ended before it was told
-                await self._outcomes.tell_given_up(row.id)
             if row.status == "queued" and not followed.again and not rested:
                 await self._actor.tell(self._agent.on_run_start, shown(row))
             name, links = f"run {row.type}", [row.trace] if followed.again or rested or row.detached else []
@@ -161,7 +155,7 @@ class Following:
             raise Cleared(f"The run {followed.row.id!r} was cleared before it ended.")
 
     async def _follow_to_end(self, followed: Followed) -> None:
-        id, failed = followed.row.id, 0
+        failed = 0
         while True:
             try:
                 if not await self._begin(followed):
@@ -181,8 +175,7 @@ class Following:
                     await self._retry_later(followed, error, min(0.05 * 2 ** min(failed, 10), MOST_BACK_OFF))
                     continue
                 self._outcomes.end_by(followed, error)
-            break
-        await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(id))
+            return
 
     async def _retry_later(self, followed: Followed, error: Unavailable, wait: float) -> None:
         """Wait a while until a sub-agent is tried again that could not be reached; give it up after too long."""
@@ -194,7 +187,7 @@ class Following:
             followed.child = None  # it went to sleep, or was aborted: nothing can be read by way of it
         if not followed.given_up and now - followed.troubled_since >= self._actor.host.settings.run_idle_timeout:
             with suppress(Unavailable):  # then the next time
-                await self._patience.give_up(followed)
+                self._patience.give_up(followed)
         # One that is to stop already is tried again in its time, too.
         news = {followed.nudged()} if followed.stopped is not None else {followed.stop, followed.nudged()}
         await asyncio.wait(news, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
@@ -218,7 +211,6 @@ class Following:
                 self._outcomes.give_up(
                     followed, "not-started", "The run had not started when the process ended.", still_running=False
                 )
-                await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
                 return False
             await _called(child, "start_run", served.start, row.id, text, tracing.text())
             actor.check_live()
@@ -265,7 +257,6 @@ class Following:
             self._outcomes.end_timed_out(followed)
         else:
             self._outcomes.end(row, "cancelled", reason=followed.stopped or self._why_not(row.id))
-        await self._actor.tell(self._agent.on_run_finish, self._outcomes.of(row.id))
         return False
 
     async def _given_again(self, followed: Followed) -> bytes | None:

@@ -34,7 +34,9 @@ from sapwood.runs.watching import ended, started
 
 log = logging.getLogger(__name__)
 
-TOLD_GIVEN_UP, TOLD_OVER, HOOK_TOLD_GIVEN_UP = 1, 2, 4
+TOLD_GIVEN_UP, TOLD_OVER = 1, 2
+FINISHED = "_sapwood_run_finished"
+"""The method that calls the hook `on_run_finish`. It has the type of the run, whatever the hook's annotation is."""
 
 
 class Cleared(Refused):
@@ -51,6 +53,7 @@ class Outcomes:
         self._clients = actor.of(RunClients)
         self.followed: dict[str, Followed] = {}
         """Those that are followed now."""
+        self._has_hook = actor.kind.overrides("on_run_finish")
         self._changing: dict[str, list[Future[None]]] = {}
         self.waited_for: Counter[str] = Counter()
         """By how many those are waited for that must not be taken away before they have seen what became of them."""
@@ -94,7 +97,7 @@ class Outcomes:
 
     def end(self, row: Row, status: str, **news: Any) -> None:
         """Record how a run ended, in this slice, and inform all clients and subscribers."""
-        if row.detached is not None:
+        if row.detached is not None or self._has_hook:
             self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self.next_seq(row.id))
         news.setdefault("bytes", self._bytes(row.id))
@@ -176,22 +179,22 @@ class Outcomes:
             tell(self._actor, started(path, row) if row.is_open else ended(path, row))
 
     def _deliver(self, row: Row, run: Run) -> None:
-        """Have the agent called that a run nobody waits for is over, or given up: each once."""
-        detached = row.detached
+        """Queue the calls that report the end of a run, or that it was interrupted: each once, in this slice."""
+        queue, detached = self._actor.of(Queue), row.detached
         slot = TOLD_GIVEN_UP if row.status == "interrupted" else TOLD_OVER
-        if detached is None or row.delivered & slot:
+        if row.delivered & slot or not (detached or self._has_hook):
             return
         self.registry.set(row.id, delivered=row.delivered | slot)
+        if self._has_hook:
+            # A queue of its own: on_finish does not wait while the hook is retried.
+            queue.call_back(f"hook run {row.id}", FINISHED, "run", run)
+        if detached is None:
+            return
         if detached["on_finish"] is not None:
             name, argument = detached["on_finish"]
-            self._actor.of(Queue).call_back(f"run {row.id}", name, argument, run)
+            queue.call_back(f"run {row.id}", name, argument, run)
         if detached["notify"] and row.cancelled != TERMINATED:  # whoever terminates a child knows
             self._agent._notified(run)
-
-    async def tell_given_up(self, id: str) -> None:
-        """Tell the agent that a run was given up. Noted, since it is followed on, perhaps in another life."""
-        await self._actor.tell(self._agent.on_run_finish, self.of(id))
-        self.registry.set(id, delivered=self.row(id).delivered | HOOK_TOLD_GIVEN_UP)
 
     def remote(self, row: Row) -> dict[str, Any] | None:
         """Return where another server does a run, and how many chunks were heard; None if it is done here."""

@@ -52,7 +52,7 @@ class Patience:
             due = self._due(followed)
             await self.until(due, reply, followed.stop, followed.nudged())
             if not reply.done() and due is not None and self._actor.host.clock.now() >= due:
-                await self._is_due(followed)
+                self._is_due(followed)
 
     def _rest(self, followed: Followed) -> None:
         """Leave the memory if the run has, until it goes on; or until it takes too long, whoever is waited for."""
@@ -107,7 +107,7 @@ class Patience:
             last = last if followed.again and found.has_spoken else self._actor.host.clock.now()
         return last + silence + LEEWAY * found.height
 
-    async def _is_due(self, followed: Followed) -> None:
+    def _is_due(self, followed: Followed) -> None:
         """Stop a run whose time is over; give up one that is silent."""
         now, row = self._actor.host.clock.now(), followed.row
         if row.deadline_at is not None and now >= row.deadline_at:
@@ -122,7 +122,7 @@ class Patience:
         if self._waits(followed) and not self._is_over_budget(followed):
             followed.since = now  # it waits for somebody, and that may take any time
             return
-        await self.give_up(followed)
+        self.give_up(followed)
 
     def _waits(self, followed: Followed) -> bool:
         """Return whether a run waits for a person, or for whoever drives it."""
@@ -130,7 +130,7 @@ class Patience:
             return False
         return child.of(Served).worker.waits(followed.row.id) or child.host.shared(Driving).holds(child.address)
 
-    async def give_up(self, followed: Followed) -> None:
+    def give_up(self, followed: Followed) -> None:
         """Wait no longer for a run. Its sub-agent may go on, and is followed on."""
         reason, text = "no-progress", "The run made no progress for too long."
         if self._is_over_budget(followed):
@@ -142,4 +142,3 @@ class Patience:
         elif followed.child is None:
             reason, text = "inspect-timeout", "The sub-agent did not start."
         self._outcomes.give_up(followed, reason, text, still_running=True)
-        await self._outcomes.tell_given_up(followed.row.id)

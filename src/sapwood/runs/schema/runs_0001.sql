@@ -20,7 +20,7 @@ CREATE TABLE sapwood_runs (
     options       TEXT NOT NULL DEFAULT '{}',  -- JSON: what else was asked of it
     usage         TEXT NOT NULL DEFAULT '{}',  -- JSON: tokens and cost, by model
     seq           INTEGER NOT NULL DEFAULT 0,  -- the number of its last event, once it is over
-    delivered     INTEGER NOT NULL DEFAULT 0,  -- who was told, added up: on_finish that it was given up (1), or is over (2); on_run_finish that it was given up (4)
+    delivered     INTEGER NOT NULL DEFAULT 0,  -- which ends were reported, added up: that it was interrupted (1), that it is over (2)
     trace         TEXT,                        -- the W3C trace context it belongs to
     remote        TEXT,                        -- JSON: where it runs and how far it was heard, if not in this tree
     deadline_at   REAL,
