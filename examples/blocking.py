@@ -1,6 +1,6 @@
 """Three doors for work that would hold up every other agent.
 
-A thread for blocking I/O, a process for computing, `read_sql` for a slow statement.
+A thread for blocking I/O, a process for computing, `read_sql` for a long query.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ class Clerk(Agent):
 
     # --8<-- [end:doors]
 
-    # --8<-- [start:long-sql]
+    # --8<-- [start:read-sql]
     async def count_to(self, number: int) -> int:
         rows = await self.read_sql(NUMBERS, number)
         return rows.scalar(int)
 
-    # --8<-- [end:long-sql]
+    # --8<-- [end:read-sql]
 
     async def count_on_the_loop(self, number: int) -> int:
         return self.sql(NUMBERS, number).scalar(int)

@@ -386,7 +386,11 @@ class Agent(AgentBase, Generic[S]):
         return self._actor.user_database().block()
 
     async def read_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
-        """Run a long SELECT in a thread. Calls to this agent wait until it ends; other agents do not wait."""
+        """Run a long SELECT in a thread, on the data as it was when the query started. Without a timeout.
+
+        It sees every write before the call and none after it. The agent answers calls and writes during the query.
+        A statement that writes raises `ForbiddenSql`: use `sql`.
+        """
         self._actor.user_database()
         return await self._actor.host.offload.read_sql(self._actor, query, named or arguments)
 

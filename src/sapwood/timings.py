@@ -15,6 +15,8 @@ class Timings:
     checkpoint_frames: int = 1000
     """Frames to which the WAL of a database may grow before it is copied into the file: a checkpoint then costs well
     under 2 ms."""
+    reader_frames: int = 65_536
+    """Frames to which the WAL of a database may grow during `read_sql`, which is interrupted then: 128 MiB."""
 
     chunk_flush_delay: float = 0.03
     """Seconds for which the chunks of an answer are collected before they are stored and sent."""

@@ -8,19 +8,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.machine import patience
 
-from sapwood import App, ChatAgent, Turn
+from sapwood import App, ChatAgent
 from sapwood.kernel.node import Node
 from sapwood.runs.pacing import Driving, Part
 from sapwood.testing import ScriptedModel, running, text
 
 if TYPE_CHECKING:
     from sapwood.web.asgi import ASGI
-
-
-COUNT = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n"
 
 
 class HandPace:
@@ -103,27 +99,3 @@ async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_fo
 
     assert turn.status == "cancelled"
     assert driver.ended == [(pace.part.id, "cancelled")]
-
-
-class HandBusy(ChatAgent):
-    """Is busy when its turn is over."""
-
-    model = ScriptedModel(text("hello"), each=True)
-
-    async def after_turn(self, turn: Turn) -> None:
-        self.counting = asyncio.create_task(self.read_sql(COUNT))
-        while not self._actor.database.busy_elsewhere:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-
-
-async def test_an_agent_may_be_busy_with_its_database_when_its_turn_is_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with running(App(agents=[HandBusy])) as world:
-        agent = await world.get_agent(HandBusy, "t")
-        assert (await agent.send("hi")).text == "hello"
-        (tree,) = world.node.trees.values()
-        async with asyncio.timeout(patience()):
-            while any(actor.calls for actor in tree.actors.values()):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.001)
-    assert not caplog.records

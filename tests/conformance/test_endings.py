@@ -215,7 +215,7 @@ async def test_a_computing_child_that_is_cancelled_and_then_aborted_works_again(
 
         await root.stop_computing("a")
 
-        await happens(lambda: not any(database.busy_elsewhere for database in only_tree(world).databases.values()))
+        await happens(lambda: not any(database.readers for database in only_tree(world).databases.values()))
         await root.make("a")
         child = await world.get_agent(Worker, "r", sub=at("a"))
         assert await child.note("after") == 2

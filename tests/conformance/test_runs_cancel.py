@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -30,11 +29,10 @@ from tests.conformance.errands import (
     told_text,
     working,
 )
-from tests.conformance.served import served
 from tests.conformance.worlds import happens, until
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Run, Turn, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, Turn, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.timings import Timings
 
@@ -686,7 +684,7 @@ def objects_of_runs() -> Counter[str]:
 COUNT = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) FROM c"
 
 
-async def test_stop_reaches_who_is_busy_with_read_sql_and_everybody_beside_them() -> None:
+async def test_stop_interrupts_read_sql_and_reaches_those_beside_it() -> None:
     class Cruncher(Digger):
         """Crunches."""
 
@@ -713,38 +711,3 @@ async def test_stop_reaches_who_is_busy_with_read_sql_and_everybody_beside_them(
         await bench.seen("cut")
         await bench.seen("cut crunch")
         assert {run.status for run in [await over(agent, f"agent-tool:c{n}") for n in (1, 2)]} == {"cancelled"}
-
-
-@pytest.mark.slow
-async def test_a_run_ends_and_speaks_also_while_its_agent_is_busy_with_read_sql() -> None:
-    begun, counting = asyncio.Event(), asyncio.Event()
-
-    class Counter(Agent):
-        """Counts."""
-
-        async def on_run(self, input: Any) -> AsyncIterator[str]:
-            begun.set()
-            await counting.wait()
-            yield "done "
-            yield "already"
-
-        async def count(self) -> None:
-            counting.set()
-            await self.read_sql(COUNT, 1_000_000)
-
-    class Countess(Agent):
-        async def give(self) -> Run:
-            return await self.run_agent(Counter, "x", run_id="r")
-
-        async def count(self) -> None:
-            await (await self.sub_agent(Counter, "r")).count()
-
-    async with served(App(agents=[Countess])) as one:
-        agent = await one.world.get_agent(Countess, "c")
-        giving = asyncio.create_task(agent.give())
-        await begun.wait()
-        await agent.count()
-
-        run = await giving
-
-        assert (run.status, run.output) == ("completed", "done already")

@@ -467,38 +467,6 @@ async def test_what_is_larger_than_a_call_may_carry_is_told_all_the_same() -> No
         await news(agent, ("r1", "completed"))
 
 
-class TopOfSenders(Agent):
-    """The root above one that sends others off."""
-
-    async def send_below(self, input: str) -> str:
-        run = await (await self.sub_agent(SendingBoss, "below")).send_off(input, "r1")
-        return run.status
-
-    async def news(self) -> list[tuple[str, str]]:
-        return await (await self.sub_agent(SendingBoss, "below")).news()
-
-    async def take_long(self) -> None:
-        self.deps.log.append("takes long")
-        count = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT count(*) FROM n"
-        await self.read_sql(count, 600_000)
-        self.deps.log.append("took long")
-
-
-@pytest.mark.slow
-async def test_news_are_not_lost_while_the_root_of_the_tree_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SendingBoss, "worker", Digger, raising=False)
-    async with working(type("Boss", (TopOfSenders,), {})) as (one, top, bench):
-        assert await top.send_below("wait") == "running"
-        await one.world.clock.advance(HOUR / 2)  # it takes its time, and is not to be given up for that
-        busy = asyncio.create_task(top.take_long())
-        await bench.seen("takes long")
-        bench.go.set()
-        await bench.seen("took long")
-
-        await busy
-        await news(top, ("r1", "completed"))
-
-
 async def test_what_could_not_be_told_later_is_refused_at_once() -> None:
     class WrongSender(SendingBoss):
         worker = Digger

@@ -596,38 +596,6 @@ async def test_a_loser_that_had_ended_well_before_it_could_be_stopped_has_still_
         assert bench.logged("won") == ["won y", "won y"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["gather", "run_agent"])
-async def test_whoever_stops_waiting_while_the_agent_is_busy_with_read_sql_stops_all_branches_too(how: str) -> None:
-    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n"
-
-    async def plan(agent: Any) -> list[Run]:
-        if how == "gather":
-            return await agent.runs.gather(*branches("wait", "wait too", ids=["x", "y"]))
-        given = {"x": "wait", "y": "wait too"}
-        return await asyncio.gather(*(agent.run_agent(TeamDigger, one, run_id=id) for id, one in given.items()))
-
-    async def count(agent: Any) -> list[Run]:
-        counting = asyncio.create_task(agent.read_sql(slow))
-        await asyncio.sleep(0)
-        agent.deps.log.append("busy")
-        await counting
-        return []
-
-    _, doing = team(plan)
-    async with doing as (_, agent, bench):
-        asking = asyncio.create_task(agent.do())
-        for entry in ("begun wait", "begun wait too"):
-            await bench.seen(entry)
-        bench.plan = count
-        beside = asyncio.create_task(agent.do())
-        await bench.seen("busy")
-        asking.cancel()
-        await asyncio.gather(asking, beside, return_exceptions=True)
-
-        assert ends([await over(agent, id) for id in ("x", "y")]) == [("cancelled", "caller-cancelled")] * 2
-
-
 async def test_a_run_that_is_cleared_away_meanwhile_ends_the_waiting_for_all() -> None:
     async def plan(agent: Any) -> list[Run]:
         return await agent.runs.gather(*branches("a", "wait", ids=["x", "y"]))

@@ -12,7 +12,6 @@ import pytest
 from tests.conformance.drivers import running
 from tests.conformance.errands import over
 from tests.conformance.far import Both, FarDigger, at, both
-from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import Agent, App, Run
@@ -21,12 +20,11 @@ from sapwood.timings import DEFAULTS
 
 pytestmark = pytest.mark.slow  # two servers, many crashes
 
-LONG = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 5000000) SELECT count(*) FROM n"
 DEEP = 3
 """How many levels below the root the agent is that starts the remote run."""
 
 
-def level(url: str) -> type[Any]:  # noqa: C901 - one class
+def level(url: str) -> type[Any]:
     """Make a class whose agents give the run to one below them, and the lowest one to the far server."""
     stand_in = at(url, FarDigger)
 
@@ -65,9 +63,6 @@ def level(url: str) -> type[Any]:  # noqa: C901 - one class
         async def destroy_child(self) -> None:
             await (await self.sub_agent(NearLevel, "r")).end()
 
-        async def count_long(self) -> None:
-            await self.read_sql(LONG)
-
         async def end(self) -> None:
             await self.destroy()
 
@@ -82,11 +77,6 @@ class Levels:
 
     def __init__(self, two: Both, world: World, cls: type[Any]) -> None:
         self.two, self.world, self.cls = two, world, cls
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a root is in `read_sql`."""
-        return any(tree.root.busy_elsewhere for tree in self.world.node.trees.values())
 
     async def root(self, name: str = "l") -> Any:
         return await self.world.get_agent(self.cls, name)
@@ -159,19 +149,6 @@ async def test_a_server_that_cannot_be_reached_is_told_later_also_after_a_crash(
         near.two.bench.is_down = False
 
         await near.ended(run)
-
-
-async def test_an_abort_while_the_root_is_busy_is_told_when_it_is_free() -> None:
-    async with levels() as near, near.started(DEEP) as run:
-        root = await near.root()
-        child = await near.world.get_agent(near.cls, "l", sub=((near.cls, "r"),))
-        counting = asyncio.create_task(root.count_long())
-        await until(lambda: near.is_busy)
-        await asyncio.gather(child.end_child("abort"), return_exceptions=True)  # its own run is noted later
-        assert near.is_busy
-        await counting
-
-        assert await near.ended(run) == "enough"
 
 
 @pytest.mark.promise("B-34")

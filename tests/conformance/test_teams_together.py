@@ -12,7 +12,7 @@ from tests.conformance.drivers import running
 from tests.conformance.worlds import asleep
 from tests.machine import patience
 
-from sapwood import Agent, App, Branch, ChatAgent, Retention, Run, Turn, Unavailable, agent_tool, on_child_state, tool
+from sapwood import Agent, App, ChatAgent, Retention, Run, Turn, Unavailable, agent_tool, on_child_state, tool
 from sapwood.capabilities.children import Children
 from sapwood.chat.accepting import Accepting
 from sapwood.kernel.deletion import child_stem
@@ -65,9 +65,6 @@ class PactMiddle(ChatAgent):
 
     async def rests(self) -> bool:
         return self._actor.of(Following).rests(RUN)
-
-    async def count(self) -> None:
-        await self.read_sql(SLOW)
 
 
 class PactTop(ChatAgent):
@@ -155,11 +152,11 @@ async def test_what_follows_is_durable_only_after_those_above_are_woken(
     assert (child_stem(middle, 1), middle) in order
 
 
-async def busy(world: World, agent: Any) -> asyncio.Task[None]:
-    """Have an agent of the only tree be busy with read_sql."""
+async def in_read_sql(world: World, agent: Any) -> asyncio.Task[None]:
+    """Have an agent of the only tree run a query in read_sql."""
     counting = asyncio.create_task(agent.count())
     trees = world.node.trees.values()
-    while not any(one.busy_elsewhere for tree in trees for one in tree.databases.values()):  # noqa: ASYNC110
+    while not any(one.readers for tree in trees for one in tree.databases.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)
     return counting
 
@@ -182,41 +179,16 @@ async def test_who_asks_and_ends_otherwise_has_those_above_go_on(how: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_who_rests_is_stopped_while_one_above_is_busy_with_read_sql(depth: int) -> None:
+async def test_who_rests_is_stopped_during_read_sql_of_one_above(depth: int) -> None:
     async with resting(sleeps=False) as world:
         agent = await below(world, depth)
-        counting = await busy(world, await world.get_agent(PactTop, "t"))
+        counting = await in_read_sql(world, await world.get_agent(PactTop, "t"))
         assert await agent.turns.cancel(RUN)
         await counting
 
         assert (await ended(world)).status == "completed"
         assert (await agent.turns.wait(RUN)).status == "cancelled"
         assert PactDeep.signed == []
-
-
-@pytest.mark.slow
-async def test_who_follows_a_run_that_comes_to_rest_while_it_is_in_read_sql_rests_after_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    PactDeep.may_ask.clear()
-    async with asyncio.timeout(patience()), running(App(agents=[PactTop])) as world:
-        top = await world.get_agent(PactTop, "t")
-        await top.begin()
-        while not await top.all_runs():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        while not await top.has_middle():  # noqa: ASYNC110 - the run is stored before its agent is made
-            await asyncio.sleep(0.005)
-        middle = await below(world, 1)
-        while not await middle.delegates():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        counting = await busy(world, middle)
-        PactDeep.may_ask.set()
-        while not await top.questions.list():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        await counting
-        while not await middle.rests():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.slow
@@ -323,64 +295,6 @@ class PactRunner(Agent):
     async def on_run(self, input: str) -> str:
         await PactRunner.may_arrive.wait()
         return input
-
-
-class PactRacer(Agent):
-    """Has one that asks race one that does not."""
-
-    async def start(self) -> None:
-        self.start_fiber("race", self.share_out)
-
-    async def share_out(self) -> str:
-        won = await self.runs.race(Branch(PactDeep, "go", run_id="slow"), Branch(PactRunner, "first", run_id="fast"))
-        return won.output
-
-    async def rests(self) -> bool:
-        return self._actor.of(Following).rests("slow")
-
-    async def stop(self) -> bool:
-        return self.fibers.cancel("race")
-
-    async def ended(self) -> tuple[str, list[tuple[str, str | None]]]:
-        (fiber,) = self.fibers.list()
-        return fiber.status, [(run.status, run.reason) for run in self.runs.list()]
-
-
-class PactCounter(Agent):
-    """Counts while another one has to be stopped."""
-
-    async def make(self) -> None:
-        await self.sub_agent(PactRacer, "r")
-
-    async def count(self) -> None:
-        await self.read_sql(SLOW)
-
-
-STOPPED = [("cancelled", "caller-cancelled")] * 2
-LOST = [("cancelled", "lost-to fast"), ("completed", None)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "end"), [("loses", ("completed", LOST)), ("is cancelled", ("cancelled", STOPPED))])
-async def test_what_rests_is_stopped_also_while_the_root_is_busy_with_read_sql(how: str, end: Any) -> None:
-    PactRunner.may_arrive = asyncio.Event()
-    async with asyncio.timeout(patience()), running(App(agents=[PactCounter])) as world:
-        root = await world.get_agent(PactCounter, "t")
-        await root.make()
-        racer = await world.get_agent(PactCounter, "t", sub=((PactRacer, "r"),))
-        await racer.start()
-        while not await racer.rests():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        counting = await busy(world, root)
-        if how == "loses":
-            PactRunner.may_arrive.set()
-        else:
-            assert await racer.stop()
-        await counting
-
-        async with asyncio.timeout(patience()):
-            while await racer.ended() != end or await root.questions.list():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
 
 
 class PactSpender(Agent):

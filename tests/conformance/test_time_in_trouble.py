@@ -67,7 +67,7 @@ async def does(agent: Troubled, what: list[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_call_that_is_due_beside_one_in_read_sql_waits_and_is_called(run: Run) -> None:
+async def test_a_call_that_is_due_during_read_sql_is_called(run: Run) -> None:
     async with run(Troubled) as world:
         agent = await troubled(world)
         await agent.plan("compute", "pay")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -718,46 +717,6 @@ def test_an_old_deadline_never_interrupts_a_commit_or_a_block(table: Database) -
         with table.block():
             pass
         table.commit()
-
-
-@pytest.mark.slow
-def test_a_statement_elsewhere_has_no_time_limit_and_leaves_the_loop_alone(tmp_path: Path) -> None:
-    db = a_database(tmp_path / "agent.db", sql_timeout=0.05)
-    db.run("CREATE TABLE t (v)", ())
-    db.commit()
-    db.begin_elsewhere()
-    found: list[int] = []
-    long = ENDLESS.replace("FROM c)", "FROM c WHERE x < 2000000)")
-
-    thread = threading.Thread(target=lambda: found.append(db.run_elsewhere(long, ()).scalar(int)))
-    thread.start()
-    with pytest.raises(Unavailable, match="read_sql"):
-        db.run("SELECT 1", ())
-    thread.join()
-
-    db.busy_elsewhere = False
-    db.commit()
-    assert found == [2_000_000]
-    db.close()
-
-
-def test_a_statement_elsewhere_can_be_interrupted_also_before_it_began(tmp_path: Path, owner: Owner) -> None:
-    db = a_database(tmp_path / "agent.db", owner)
-    db.run("CREATE TABLE t (v)", ())
-    db.commit()
-    db.begin_elsewhere()
-    db.interrupt()
-
-    with pytest.raises(SlowSql):
-        db.run_elsewhere(f"INSERT INTO t {ENDLESS}", ())
-
-    # Whoever awaits it cleans up, on the right thread.
-    assert owner.lost_ == []
-    db.busy_elsewhere = False
-    db.rollback()
-    db.run("INSERT INTO t VALUES (1)", ())
-    db.commit()
-    db.close()
 
 
 # Statements and rows

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
-from typing import Any
 
 import pytest
 from tests.machine import patience
@@ -561,113 +559,6 @@ async def test_a_disk_that_takes_its_time_does_not_stop_the_loop() -> None:
         assert not slow.done()
         let.set()
         await slow
-
-
-# thr: a long statement on a thread holds its own agent only
-
-
-class Library(Agent):
-    migrations = ("CREATE TABLE t (v INTEGER) STRICT",)
-
-    async def long(self, steps: int) -> int:
-        return (await self.read_sql(COUNT, steps)).scalar(int)
-
-    async def long_write(self, steps: int) -> int:
-        await self.read_sql(f"INSERT INTO t {COUNT}", steps)
-        return self.sql("SELECT v FROM t").scalar(int)
-
-    async def straggle(self, go: bool = True) -> str:
-        self.sql("INSERT INTO t VALUES (1)")
-        await asyncio.sleep(0.05)
-        try:
-            self.sql("SELECT 1")
-        except Exception as error:  # noqa: BLE001
-            return type(error).__name__
-        return "nothing"
-
-    async def ping(self) -> str:
-        return "pong"
-
-
-@pytest.mark.slow
-async def test_a_long_statement_holds_its_own_agent_and_no_other() -> None:
-    async with running(App(agents=[Library])) as world:
-        library, other = await world.get_agent(Library, "a"), await world.get_agent(Library, "b")
-        await library.ping()
-
-        long = asyncio.create_task(library.long(3_000_000))
-        await asyncio.sleep(0.02)
-        held = asyncio.create_task(library.ping())
-        answered = 0
-        while not long.done():
-            await other.ping()
-            answered += 1
-            await asyncio.sleep(0.001)
-            if not long.done():
-                assert not held.done()
-
-        assert await long == 3_000_000
-        assert await held == "pong"
-        assert answered > 10
-
-
-@pytest.mark.slow
-async def test_a_call_that_was_already_running_is_told_to_come_back_later() -> None:
-    async with running(App(agents=[Library])) as world:
-        library = await world.get_agent(Library, "a")
-        straggler = asyncio.create_task(library.straggle())
-        await asyncio.sleep(0.01)
-
-        assert await library.long(3_000_000) == 3_000_000
-
-        assert await straggler == "Unavailable"  # and not apsw's ThreadingViolationError
-
-
-async def test_a_long_write_is_kept_and_a_cancelled_one_leaves_nothing() -> None:
-    async with running(App(agents=[Library])) as world:
-        library = await world.get_agent(Library, "a")
-        cancelled = asyncio.create_task(library.long_write(1_000_000_000))
-        await asyncio.sleep(0.1)
-
-        started = time.process_time()
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-
-        assert time.process_time() - started < 2
-        assert await library.long_write(1000) == 1000
-        await world.crash()
-        assert await (await world.get_agent(Library, "a")).long(5) == 5
-
-
-async def test_long_statements_of_one_agent_wait_for_each_other() -> None:
-    async with running(App(agents=[Library])) as world:
-        library = await world.get_agent(Library, "a")
-
-        assert await asyncio.gather(library.long(100_000), library.long(200_000), library.long(3)) == [
-            100_000,
-            200_000,
-            3,
-        ]
-
-
-@pytest.mark.slow
-async def test_a_process_may_end_while_a_long_statement_runs() -> None:
-    async with running(App(agents=[Library])) as world:
-        library = await world.get_agent(Library, "a")
-        long: asyncio.Task[Any] = asyncio.create_task(library.long_write(1_000_000_000))
-        await asyncio.sleep(0.1)
-
-        await world.crash()
-
-        with pytest.raises(Unavailable):
-            await long
-        assert await (await world.get_agent(Library, "a")).long(5) == 5
-        again = asyncio.create_task((await world.get_agent(Library, "a")).long_write(1_000_000_000))
-        await asyncio.sleep(0.1)
-        await world.restart()
-        with pytest.raises(Unavailable):
-            await again
 
 
 async def test_a_process_of_usage_errors_is_refused_in_a_block() -> None:

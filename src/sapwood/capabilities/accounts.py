@@ -7,7 +7,6 @@ from typing import Any
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import Spending, Usage
 from sapwood.kernel.tree import Tree
-from sapwood.storage.database import until_free
 
 
 class Accounts:
@@ -18,17 +17,15 @@ class Accounts:
 
     async def used(self, *, below: bool) -> dict[str, Any]:
         """Return what it has used, by model, with all `below` it or alone."""
-        spending = await self._spending()
+        spending = self._spending()
         return {model: spent.told() for model, spent in spending.by_model(self._actor.stem, below=below).items()}
 
     async def all(self) -> list[Usage]:
         """Return what it and those below it have used, each run and model by itself."""
-        return (await self._spending()).rows(self._actor.address)
+        return self._spending().rows(self._actor.address)
 
-    async def _spending(self) -> Spending:
+    def _spending(self) -> Spending:
         self._actor.check_use()
         tree = self._actor.home
         assert isinstance(tree, Tree)
-        await until_free(tree.root)
-        self._actor.check_live()
         return tree.spending

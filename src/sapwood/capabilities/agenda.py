@@ -12,11 +12,10 @@ from datetime import timedelta
 from sapwood.capabilities.calls import CALLS, StoredCalls, retry_of
 from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import Fibers
-from sapwood.errors import SapwoodError, Unavailable
+from sapwood.errors import SapwoodError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.alarms import FOREVER
 from sapwood.kernel.context import Call
-from sapwood.storage.database import until_free
 from sapwood.when import After
 
 log = logging.getLogger(__name__)
@@ -31,18 +30,13 @@ class Agenda:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.calls = StoredCalls(actor, self._changed)
-        self.fibers = Fibers(actor, self.calls, check_free=self.check_free, changed=self._changed)
+        self.fibers = Fibers(actor, self.calls, changed=self._changed)
         self._due, self._dead = actor.home.alarms.stored(actor.address)
         """What the index of the tree says."""
         self._wanted = FOREVER
         self._noted = 0
         """How often something was written."""
         self._settling = self._to_settle = False
-
-    def check_free(self) -> None:
-        """Refuse while the index cannot be written."""
-        if self._actor.home.root.busy_elsewhere and self._actor.parent is not None:
-            raise Unavailable("The root of this tree, which stores its alarms, is busy with read_sql(). Try again.")
 
     def note(self, due: float | None) -> None:
         """Something was written in this slice that is due then: have it known before it is committed."""
@@ -60,8 +54,7 @@ class Agenda:
         due, self._wanted = self._wanted, FOREVER
         dead = int(self.calls.has_dead())
         sooner = due < (FOREVER if self._due is None else self._due)
-        is_busy = actor.parent is not None and actor.home.root.busy_elsewhere
-        if sooner or (dead > self._dead and not is_busy):  # dead letters are counted when it is settled, at the latest
+        if sooner or dead > self._dead:
             actor.home.alarms.earlier(actor.address, actor.database, due if sooner else None, dead)
             self._due = due if sooner else self._due
             self._dead = max(dead, self._dead)
@@ -84,7 +77,6 @@ class Agenda:
     def replay(self, id: str) -> bool:
         """Call once more what was given up; return whether there was such a dead letter."""
         self._actor.check_use()
-        self.check_free()
         letter = self.calls.take_dead_letter(id)
         if letter is None:
             return False
@@ -136,10 +128,6 @@ class Agenda:
             return
         if actor.detached:
             return  # it deletes itself, and the entry may be of one that was made in its place
-        if actor.home.root.busy_elsewhere and actor.parent is not None:
-            await until_free(actor.home.root)
-            self._to_settle = True
-            return
         late = due is not None and due <= actor.host.clock.now() and self._due is not None and self._due <= due
         if (due, dead) != (self._due, self._dead) and (not late or dead < self._dead):
             actor.home.alarms.exactly(actor.address, due, dead)

@@ -36,7 +36,7 @@ from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.driving import driven
 from sapwood.kernel.fitting import Misfit, Stored
-from sapwood.storage.database import Database, until_free
+from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY, After, At, Cron, Every, Retry, When, from_stored
 
@@ -288,7 +288,6 @@ class StoredCalls:
             try:
                 if counted:
                     await self._actor.leave()
-                await until_free(self._db)  # another call of the agent may be in read_sql()
                 if self._is_wished(row):
                     name, who = f"{self._actor.kind.type}.{row.method}", str(self._actor.address)
                     kind = "schedule" if row.queue is None else "queue"
@@ -355,7 +354,6 @@ class StoredCalls:
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.iscoroutine(value):
                 await driven(value, self._db.keep)
-                await until_free(self._db)
             actor.check_live()
             for check in actor.after_call:
                 check()
@@ -368,7 +366,6 @@ class StoredCalls:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._db.undo()
-            await until_free(self._db)
             actor.check_live()
             return self._failed(row, error)
         return self._done(row)

@@ -20,7 +20,6 @@ from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.context import current
-from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY
 
@@ -99,13 +98,11 @@ class ChildStates:
 
     async def hear(self, child: Actor, seq: int, text: bytes) -> None:
         """Take the state of a child, and have those called that follow it."""
-        await until_free(self._db)  # another call of the agent may be in read_sql()
         if seq <= self._heard(child.generation):
             return
         step = PathSegment(child.address.type, child.address.name)
         for name in _followers(self._actor.kind.cls, child.kind.cls):
             await getattr(self._actor.agent, name)(step, child.of(State).read(text))
-        await until_free(self._db)
         self._actor.check_live()
         self._db.ensure(CURSORS)
         self._db.execute(

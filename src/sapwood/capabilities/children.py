@@ -18,7 +18,6 @@ from sapwood.kernel.pending_work import PendingWork, pending_work
 from sapwood.kernel.registry import Registry, Row, SubAgent
 from sapwood.kernel.sockets import GOING_AWAY
 from sapwood.kernel.tree import Tree
-from sapwood.storage.database import until_free
 
 DELETED = "Sub-agent deleted"
 
@@ -35,19 +34,19 @@ class SubAgentStatus:
     """Running calls."""
     idle_seconds: float | None
     """Seconds since its last call ended; `None` unless it is idle."""
-    children: int | None
-    """The number of its own sub-agents; `None` during `read_sql`."""
-    database_bytes: int | None
+    children: int
+    """The number of its own sub-agents."""
+    database_bytes: int
     """The size of its database."""
     last_error: str | None
     """The last exception that a call raised since it was loaded into memory."""
     sockets: int
     """Open sockets of clients."""
-    queued_calls: int | None
-    """Calls in its queues, the running ones included. This and the next three are `None` during `read_sql`."""
-    runs: int | None
+    queued_calls: int
+    """Calls in its queues, the running ones included."""
+    runs: int
     """Unfinished runs that it started."""
-    fibers: int | None
+    fibers: int
     """Unfinished fibers, sleeping ones included."""
     next_schedule_at: float | None
     """When its next scheduled call is due, in seconds since the epoch, UTC. `None` if it has none."""
@@ -242,7 +241,6 @@ class Children:
             if child.dropped is None:
                 tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.segments))
             actor.host.sockets.close_within(child.address, GOING_AWAY, DELETED)
-            await until_free(actor.database, tree.databases["root"])
             if actor.database.removed or all(child.generation != row.generation for row in actor.registry.buried()):
                 return  # the parent went too, or the commit of the tombstone failed
             if actor.parent is not None:
@@ -291,20 +289,20 @@ class Children:
             state = "starting" if child.is_starting else "busy" if calls else "idle"
             idle = child.host.loop.time() - child.last_active if state == "idle" else None
             error = child.last_error
-        work = None if database.busy_elsewhere else pending_work(database)
+        work = pending_work(database)
         return SubAgentStatus(
             state=state,
             created_at=row.created_at,
             calls=calls,
             idle_seconds=idle,
-            children=None if database.busy_elsewhere else Registry(database, self._actor.host.clock).count(),
-            database_bytes=None if database.busy_elsewhere else database.used_bytes() if database.exists else 0,
+            children=Registry(database, self._actor.host.clock).count(),
+            database_bytes=database.used_bytes() if database.exists else 0,
             last_error=error,
             sockets=self._actor.host.sockets.number_of(address),
-            queued_calls=None if work is None else work.queued_calls,
-            runs=None if work is None else work.runs,
-            fibers=None if work is None else work.fibers,
-            next_schedule_at=None if work is None else work.next_schedule_at,
+            queued_calls=work.queued_calls,
+            runs=work.runs,
+            fibers=work.fibers,
+            next_schedule_at=work.next_schedule_at,
         )
 
     async def subtree(self) -> Subtree:

@@ -35,7 +35,6 @@ from sapwood.kernel.classes import Method
 from sapwood.kernel.context import Call, current
 from sapwood.kernel.copying import Copier
 from sapwood.kernel.crossing import describe, mistake
-from sapwood.storage.database import until_free
 from sapwood.when import is_a
 
 log = logging.getLogger(__name__)
@@ -74,14 +73,12 @@ class Fibers:
         actor: Actor,
         calls: StoredCalls,
         *,
-        check_free: Callable[[], None],
         changed: Callable[[float | None], None],
     ) -> None:
         self._actor = actor
         self._db = actor.database
         self._calls = calls
         self._rows = FiberRows(actor.database, actor.host.clock, calls)
-        self._check_free = check_free
         """Raises while nothing new can be begun."""
         self._changed = changed
         """Told when one begins, with the time, and when one ends, with when it is due again."""
@@ -102,7 +99,6 @@ class Fibers:
         self._actor.check_use()
         method = self._method_of(function)
         packed = self._calls.pack(method, args, kwargs) if method is not None else None
-        self._check_free()
         row = self._rows.add(name, None, None if method is None else method.name, packed)
         call = Call(self._actor, f"fiber {name}", current.get())
         call.work = self._work(row, parks=False)
@@ -117,7 +113,6 @@ class Fibers:
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            await until_free(self._db)
             self._actor.check_live()
             self._remove(row, is_done=True)
             return value
@@ -126,7 +121,6 @@ class Fibers:
         except CancelledError:
             if self._actor.dropped is not None:
                 raise
-            await until_free(self._db)
             self._remove(row, is_done=False)
             stopped = self._stopped.pop(row.number, None)
             if stopped is None or task.uncancel():
@@ -134,7 +128,6 @@ class Fibers:
             return _became(name, *stopped)
         except BaseException:
             if self._actor.dropped is None:
-                await until_free(self._db)
                 self._remove(row, is_done=False)
             raise
         finally:
@@ -158,7 +151,6 @@ class Fibers:
         found = self._rows.named(key)
         if found is not None:
             return self._rows.shown(found)
-        self._check_free()
         return self._rows.shown(self._set_off(key, key, method, self._calls.pack(method, args, kwargs)))
 
     def launch(
@@ -167,28 +159,17 @@ class Fibers:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        even_if_busy: bool = False,
     ) -> None:
-        """Start a method as an internal fiber, whose row is deleted when it ends.
-
-        A caller that cancels work cannot wait until the root is free. In that case the alarm is set as soon as it is.
-        """
+        """Start a method as an internal fiber, whose row is deleted when it ends."""
         self._actor.check_use()
         method = self._calls.method_of(function, "launch()")
-        if not even_if_busy:
-            self._check_free()
         self._set_off(name, None, method, self._calls.pack(method, args, kwargs))
 
     def _set_off(self, name: str, key: str | None, method: Method, arguments: bytes) -> Row:
         row = self._rows.add(name, key, method.name, arguments)
         self._begin(row, self._go)
-        self._changed(row.due_at if self._alarm_can_be_set else None)
+        self._changed(row.due_at)
         return row
-
-    @property
-    def _alarm_can_be_set(self) -> bool:
-        return self._actor.parent is None or not self._actor.home.root.busy_elsewhere
 
     def _method_of(self, function: Callable[..., Any]) -> Method | None:
         own = getattr(function, "__self__", None) is self._actor.agent
@@ -248,13 +229,11 @@ class Fibers:
         call.enter()
         again: float | None = None
         try:
-            await until_free(self._db)  # another call of the agent may be in read_sql()
             if row.status == "waiting":
                 if isinstance(call.work, Work):
                     call.work.resumed = True
                 self._rows.slept(row.number)
             await self._actor.leave()
-            await until_free(self._db)
             stored = self._rows.get(row.number)
             # What was written in a slice may have been undone, and its number given to another one.
             is_its_own = self._alive.get(row.number) is call
@@ -285,7 +264,6 @@ class Fibers:
             value = method.function(actor.agent, *args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            await until_free(self._db)
             actor.check_live()
             for check in actor.after_call:
                 check()
@@ -299,7 +277,6 @@ class Fibers:
         except CancelledError:
             if actor.dropped is not None:
                 raise
-            await until_free(self._db)
             if self._over(row.number):
                 self._forget_steps(row.number)
                 raise
@@ -307,7 +284,6 @@ class Fibers:
         except THE_END:
             raise
         except BaseException as error:
-            await until_free(self._db)
             actor.check_live()
             log.warning(
                 "fiber failed fiber=%s address=%s: %s",
@@ -345,17 +321,14 @@ class Fibers:
         return [row for row in rows if row.number not in self._alive]  # one that goes on says so a little later
 
     def wake(self, name: str, method: str) -> bool:
-        """Have a fiber go on that sleeps, whenever it was due; return whether there was one.
-
-        If the root is busy the alarm is set as soon as it is free.
-        """
+        """Have a fiber go on that sleeps, whenever it was due; return whether there was one."""
         rows, actor = self._asleep(name, method), self._actor
         for row in rows:
             now = actor.host.clock.now()
             self._rows.wake(row.number, now)
             if actor.ready:  # if not, it is woken by the alarm that this sets
                 self._begin(row, self._go)
-            self._changed(now if self._alarm_can_be_set else None)
+            self._changed(now)
         return bool(rows)
 
     async def _recover(self, row: Row, call: Call) -> None:
@@ -363,7 +336,6 @@ class Fibers:
         again: float | None = None
         goes_on = False
         try:
-            await until_free(self._db)
             again = self._count_recovery(row)
             if again is not None:
                 await self._actor.leave()
@@ -419,7 +391,6 @@ class Fibers:
         except BaseException as error:
             if isinstance(error, CancelledError) and (actor.dropped is not None or self._over(row.number)):
                 raise
-            await until_free(self._db)
             actor.check_live()
             text = "on_fiber_recovered exceeded recovery_timeout" if limit.expired() else describe(error)
             log.warning(
@@ -434,7 +405,6 @@ class Fibers:
             self._rows.failed(row.number, text)
             return False
         call.work = self._work(row, parks=True)
-        await until_free(self._db)
         actor.check_live()
         stored = self._rows.get(row.number)
         if stored is None or stored.status in OVER:
@@ -574,7 +544,6 @@ class Fibers:
         row = self._rows.named(fiber)
         if row is None or row.status != "failed" or row.number in self._alive:
             return False
-        self._check_free()
         now = self._actor.host.clock.now()
         self._rows.resume(row.number, now)
         self._begin(row, self._go)
@@ -585,7 +554,6 @@ class Fibers:
         """Return what a fiber returned, once it has."""
         self._actor.check_use()
         while True:
-            await until_free(self._db)
             row = self._rows.named(fiber)
             if row is None:
                 raise FiberFailed(f"{self._actor.address} has no fiber {fiber!r}.", path=self._actor.address.segments)

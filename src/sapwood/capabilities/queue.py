@@ -55,10 +55,8 @@ class Queue:
         self._actor.check_use()
         method = self._calls.method_of(function, "queue()")
         arguments = self._calls.pack(method, args, kwargs)
-        agenda = self._actor.of(Agenda)
-        agenda.check_free()
         row = self._calls.enqueue(method.name, arguments, queue, retry)
-        agenda.note(row.due_at)
+        self._actor.of(Agenda).note(row.due_at)
         return _shown(self._calls, row)
 
     def call_back(self, queue: str, name: str, argument: str, news: Any) -> None:

@@ -58,7 +58,6 @@ class Schedules:
         arguments = self._calls.pack(method, args, kwargs)
         same = _sameness(wish, method.name, arguments)
         agenda = self._actor.of(Agenda)
-        agenda.check_free()
         due = wish.first(self._actor.host.clock.now())
         if same is not None:
             for row in self._calls.find("WHERE same = ?", same):

@@ -23,7 +23,6 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import NANO, Reservation, Spent
 from sapwood.kernel.tree import Tree
 from sapwood.runs.contract import code_of
-from sapwood.storage.database import until_free
 from sapwood.when import Retry
 
 if TYPE_CHECKING:
@@ -94,8 +93,6 @@ class Asking:
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
         """How many events have come of what the model is asked for now."""
-        self._uncounted: list[tuple[Row, Used]] = []
-        """What turns have used while a database was busy elsewhere."""
         self._reserved: Reservation | None = None
         """What the request that is under way may use."""
         self.failure: Exception | None = None
@@ -159,7 +156,7 @@ class Asking:
 
     async def begin_again(self, row: Row, step: int) -> None:
         """Have a step be begun again that fell silent."""
-        await self.counted()
+        self._actor.check_live()
         self._interrupts.going_on(row.number)
         log.warning(
             "model request stalled, retrying address=%s stall_timeout=%s",
@@ -175,33 +172,22 @@ class Asking:
 
         def count(used: Used) -> None:
             if self._actor.dropped is None:
-                self._uncounted.append((row, used))
-                if not self._actor.database.busy_elsewhere and not self._spending.root.busy_elsewhere:
-                    self._count()
+                self._count(row, used)
 
         return count
 
-    def _count(self) -> None:
+    def _count(self, row: Row, used: Used) -> None:
         """Count, in this slice, what was used: of the turn, and then at the root of the tree."""
-        while self._uncounted:
-            row, used = self._uncounted.pop()
-            cost = 0 if used.cost is None else round(used.cost * NANO)
-            spent = Spent(1, used.input_tokens, used.output_tokens, cost, int(used.cost is None))
-            self._turns.count(row.number, used.model, spent)
-            self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
+        cost = 0 if used.cost is None else round(used.cost * NANO)
+        spent = Spent(1, used.input_tokens, used.output_tokens, cost, int(used.cost is None))
+        self._turns.count(row.number, used.model, spent)
+        self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
 
-    async def counted(self) -> None:
-        """Return when the databases can be used, and have what the model has used."""
-        await until_free(self._actor.database, self._spending.root)
-        self._actor.check_live()
-        self._count()
-
-    async def put_right(self, row: Row) -> None:
+    def put_right(self, row: Row) -> None:
         """A turn is begun again: the process may have ended before the root knew of the last request."""
         if self._actor.parent is None:
             return  # it is one database, and was one commit
-        await self.counted()
         self._spending.put_right(self._actor, run_of(row, self._actor), row.spent())
 
     def _reserve(self, turn: Turn, messages: Sequence[ModelMessage]) -> None:
@@ -233,7 +219,7 @@ class Asking:
         for failed in range(1, PROVIDER.max_attempts + 1):
             try:
                 async with limiter.request(self._waits, self._interrupts.stopped):
-                    await self.counted()
+                    self._actor.check_live()
                     self._interrupts.going_on(row.number)
                     self._reserve(turn, messages)
                     return await self._over_wire(ask)
@@ -259,9 +245,8 @@ class Asking:
             raise
         finally:
             self._interrupts.wire = None
-            if not self._uncounted:
-                self._release()
+            self._release()
 
     def _waits(self, seconds: float | None) -> None:
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
-        self._stream.flush_if_free()
+        self._stream.try_flush()

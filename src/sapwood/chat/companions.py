@@ -7,7 +7,6 @@ effect. If the child blocks, the driver of the turn executes the call, as for an
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.registry import TERMINATED, Row, Run, shown
 from sapwood.runs.runner import Detached, Runs, ToolCall, Wish, tool_call
 from sapwood.runs.served import Served
-from sapwood.storage.database import until_free
 
 SPAWN, WAIT = "spawn_agent", "wait_for_result"
 DEFERRED = frozenset({SPAWN, WAIT})
@@ -67,22 +65,12 @@ class Companions:
         from pydantic_ai import Tool
 
         # In the order in which the model has asked: it may spawn a child and tell it more in one breath.
-        made = Tool(self._when_free(function), sequential=True)
+        made = Tool(function, sequential=True)
         if function.__name__ == SPAWN:
             kinds = "\n".join(f"- {name} ({kind.mode}): {kind.description}" for name, kind in self._kinds.items())
             made.description = f"{made.description}\n\nThe kinds of agents:\n{kinds}"
             made.function_schema.json_schema["properties"]["agent"]["enum"] = [*self._kinds]
         return made
-
-    def _when_free(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Have a tool wait while another call of the agent is in read_sql()."""
-
-        @functools.wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            await until_free(self._actor.database)
-            return await function(*args, **kwargs)
-
-        return call
 
     async def spawn_agent(self, agent: str, name: str, message: str) -> Any:
         """Make a child agent that you keep, and give it its first task.

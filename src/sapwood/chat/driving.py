@@ -59,7 +59,7 @@ class FiberDriver:
         # Also if the process died while it was told, or nobody had to drive it to its end.
         await self._steps.tell_end(number)
         if row is not None and not is_known:
-            await self._actor.free()
+            self._actor.check_live()
             ended = self._turns.of(number)
             if ended is None or not ended.is_open:
                 await self._driver.over(self._part(row), "cancelled" if ended is None else ended.status)
@@ -78,8 +78,6 @@ class FiberDriver:
         served = self._actor.of(Served)
         # One that rested and is not wanted was stopped from above.
         if row.status != "running" or (self._has_rested() and served.is_wanted(run)):
-            await served.may_wake_above()
-            self._actor.check_live()
             served.wake_above(run)
 
     def _span_of(self, row: Row) -> AbstractContextManager[tracing.Span]:
@@ -115,7 +113,7 @@ class FiberDriver:
         await self._asked(number, pace)
         status, has_stepped = await self._steps.begin(number), False
         while True:
-            await self._actor.free()
+            self._actor.check_live()
             started = self._steps.start_runs(number)
             if status == RUNNING and (started or has_stepped):
                 pace.stepped(status, waits=bool(started))
@@ -135,7 +133,7 @@ class FiberDriver:
         row = self._interrupts.going_on(number)  # it may have been stopped before the process ended
         with self._actor.host.shared(Driving).holding(self._actor.address, row.id):
             await asyncio.wait({asked, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
-        await self._actor.free()
+        self._actor.check_live()
         self._interrupts.going_on(number)
         asked.result()
 
@@ -148,7 +146,7 @@ class FiberDriver:
                 self._rest(number, beside)
                 news = {runs.changing(one) for one in beside}
             await asyncio.wait({*news, self._interrupts.stopped}, return_when=asyncio.FIRST_COMPLETED)
-            await self._actor.free()
+            self._actor.check_live()
             self._interrupts.going_on(number)
 
     def _rest(self, number: int, started: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from sapwood.runs.events import ENDS, Feed
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import failure
 from sapwood.runs.served import Served
-from sapwood.storage.database import until_free
 from sapwood.wire import chat as wire
 
 BROKEN_OFF = {"cancelled": STOPPED, "failed": INTERRUPTED}
@@ -65,13 +64,10 @@ class Ending:
             # Only then is anything stored: whoever is interrupted here comes by again.
             await self._actor.leave()
             await asyncio.sleep(self._actor.host.timings.turn_end_delay)
-            await self._actor.free()
+            self._actor.check_live()
             row = self._record.row(number)
-        if status == "waiting":
-            await until_free(self._actor.database, self._actor.home.root)  # where it is noted that somebody is asked
-            row = self._record.row(number)
-            if row.error in TOMBSTONES:
-                status = "cancelled"
+        if status == "waiting" and row.error in TOMBSTONES:
+            status = "cancelled"
         self._end_now(row, status, error, reason)
         return status
 

@@ -77,13 +77,6 @@ class Interrupts:
             raise Cancelled
         return row
 
-    def check(self, number: int) -> None:
-        """Raise if a turn is not to go on. While its database is busy elsewhere, only something above can stop it."""
-        if not self._actor.database.busy_elsewhere:
-            self.going_on(number)
-        elif number in self.why:
-            raise Cancelled
-
     def is_cancelled(self, row: Row | None) -> bool:
         """Return whether a turn was cancelled, or is no more."""
         return row is None or row.error in TOMBSTONES or row.number in self.why
@@ -131,7 +124,7 @@ class Interrupts:
     @contextmanager
     def own_code(self, number: int) -> Generator[None, None, None]:
         """Run code of the agent's own, and be cut off in it as in a request to the model."""
-        self.check(number)
+        self.going_on(number)
         self._in_own_code = task = asyncio.current_task()
         assert task is not None
         try:
@@ -145,4 +138,4 @@ class Interrupts:
             if self._is_cut:
                 self._is_cut = False
                 task.uncancel()
-        self.check(number)
+        self.going_on(number)

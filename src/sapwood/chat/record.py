@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ from sapwood.chat.said import ids_of
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import Row, Turn, Turns
-from sapwood.errors import Refused, Unavailable
+from sapwood.errors import Refused
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
@@ -121,7 +120,7 @@ class Record:
     def tell_end(self, number: int) -> None:
         """Report the end of a turn from a fiber, because no driver is left to do so."""
         fibers = self._actor.of(Agenda).fibers
-        fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {}, even_if_busy=True)
+        fibers.launch(_driving(number), self._agent._sapwood_drive_turn, (number,), {})
 
     def rests(self, number: int) -> bool:
         """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
@@ -130,8 +129,7 @@ class Record:
     def wake(self, row: Row) -> None:
         """Resume a resting turn. Its waiters resume first, so that a crash leaves none behind."""
         if row.run is not None:
-            with suppress(Unavailable):  # they are in read_sql(): then it wakes them itself
-                self._actor.of(Served).wake_above(row.run)
+            self._actor.of(Served).wake_above(row.run)
         self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
 
 

@@ -57,7 +57,7 @@ class Responding:
             with self._interrupts.own_code(row.number):
                 try:
                     async for said in answer:
-                        self._interrupts.check(row.number)
+                        self._interrupts.going_on(row.number)
                         if silence is not None:
                             silence.broken()
                         if not isinstance(said, str) and said["type"] == "error":
@@ -71,7 +71,7 @@ class Responding:
                 finally:
                     await answer.aclose()
         except Cancelled:
-            await self._actor.free()
+            self._actor.check_live()
             if silence is None or not silence.is_too_long or self._interrupts.is_cancelled(self._turns.of(row.number)):
                 raise
             raise Stalled(Stalled.__doc__) from None
@@ -83,7 +83,7 @@ class Responding:
         text = "".join(texts)
         self._record.check_answer(row, text)
         self._stream.put({"type": "finish-step"}, {"type": "finish"})
-        await self._actor.free()
+        self._actor.check_live()
         self._transcript.add(row.message, ModelResponse(parts=[TextPart(text)]))
         self._turns.set(row.number, output=msgspec.json.encode(text).decode(), steps=1)
 

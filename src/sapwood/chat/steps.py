@@ -86,11 +86,11 @@ class Steps:
         if row.continues:
             await self._actor.leave()
             await self._stream.asked_for()
-            await self._actor.free()
+            self._actor.check_live()
         if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
             self._stream.begin(row)
         if again:
-            await self._asking.put_right(row)
+            self._asking.put_right(row)
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -107,14 +107,14 @@ class Steps:
         if not row.continues and not row.steps and not said:
             with self._interrupts.own_code(number):
                 await self._agent.before_turn(self._record.shown(row))
-            await self._actor.free()
+            self._actor.check_live()
         if not said:
             self._stream.begin_step(row.steps)
             self._stream.put({"type": "start"} if row.continues else {"type": "start", "messageId": row.message})
         if not self._actor.kind.overrides("respond"):
             self._turn = self._loop_turn(row)
             await self._transcript.load()
-            await self._actor.free()
+            self._actor.check_live()
         return "running"
 
     async def step(self, number: int) -> str:
@@ -135,7 +135,7 @@ class Steps:
             history = self._transcript.history()
         await self._shorten(row, self._turn, history)
         await self._ask(self._interrupts.going_on(number), self._turn, self._transcript.history())
-        await self._actor.free()
+        self._actor.check_live()
         return await self._act(self._interrupts.going_on(number), self._turn, self._transcript.history())
 
     def start_runs(self, number: int) -> list[tuple[str, str]]:
@@ -165,7 +165,7 @@ class Steps:
 
     async def fail(self, number: int, error: Exception) -> str:
         """End a turn that went wrong, or was cancelled; return which."""
-        await self._asking.counted()
+        self._actor.check_live()
         if self._interrupts.is_cancelled(self._turns.of(number)):
             await self._end(number, "cancelled")
             return "cancelled"
@@ -209,7 +209,7 @@ class Steps:
 
     async def tell_end(self, number: int) -> None:
         """Tell the agent that a turn is over, if it is; again if the process died in it."""
-        await self._actor.free()
+        self._actor.check_live()
         row = self._turns.of(number)
         if row is None or row.is_open:
             return
@@ -279,7 +279,7 @@ class Steps:
             await self._agent.before_step(self._record.shown(row), step)
         self._stream.put({"type": "start-step"})
         await self._actor.leave()
-        self._interrupts.check(row.number)
+        self._interrupts.going_on(row.number)
         with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:
             response = await self._asking.answer(row, turn, history)
             usage = response.usage
@@ -289,7 +289,7 @@ class Steps:
                 gen_ai__usage__input_tokens=usage.input_tokens,
                 gen_ai__usage__output_tokens=usage.output_tokens,
             )
-        await self._asking.counted()
+        self._actor.check_live()
         row = self._interrupts.going_on(row.number)
         self._stream.flush()
         self._transcript.add(row.message, response)
@@ -307,10 +307,10 @@ class Steps:
             summary = await self._agent.compact(list(history[:cut]))
         if summary is None:
             summary = await self._asking.summary(row, turn, history[:cut])
-        await self._asking.counted()
+        self._actor.check_live()
         self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
         await self._actor.leave()
-        await self._actor.free()
+        self._actor.check_live()
 
     async def _act(self, row: Row, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
         """Run the tools the model asked for; return how the turn stands."""
@@ -330,7 +330,7 @@ class Steps:
             self._interrupts.token,
             lambda event: self._stream.put(*projection.event(event, known=known)),
         )
-        await self._actor.free()
+        self._actor.check_live()
         row = self._interrupts.going_on(row.number)
         if acted.request is not None:
             self._transcript.add(row.message, acted.request)

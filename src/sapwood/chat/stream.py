@@ -143,17 +143,17 @@ class ChatStream:
         if self.on_chunk is not None:
             for chunk in chunks:
                 self.on_chunk(chunk)
-        if len(self._gathered) >= SEGMENT and not self._db.busy_elsewhere:
+        if len(self._gathered) >= SEGMENT:
             self.flush()
         elif self._timer is None and chunks:
-            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.flush_if_free)
+            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.try_flush)
 
-    def flush_if_free(self) -> None:
-        """Store what was gathered, and send it; later, if the database is busy elsewhere."""
+    def try_flush(self) -> None:
+        """Store what was gathered, and send it; later, if it cannot be stored now."""
         try:
             self.flush()
-        except Unavailable:  # the agent is busy with read_sql, or about to end: no client here could be told
-            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.flush_if_free)
+        except Unavailable:  # the agent is about to end: no client here could be told
+            self._timer = self._actor.host.loop.call_later(self._flush_delay, self.try_flush)
 
     def flush(self) -> None:
         """Store what was gathered, and send it."""

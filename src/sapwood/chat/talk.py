@@ -21,7 +21,6 @@ from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.permission import Permission
 from sapwood.runs.question import author_of_client
 from sapwood.runs.questions import answer_of, digest_of
-from sapwood.runs.served import Served
 from sapwood.wire import chat as wire
 from sapwood.wire import frames
 from sapwood.wire import runs as run_wire
@@ -163,7 +162,6 @@ class Talk:
         said: Any = body.get("messages")
         row = None
         if _ends_with_answer(said):
-            await self._actor.of(Served).may_wake_above()
             row = self._answers.turn_answered_by(said)
             if row is not None:
                 await self._take_answers(request.scope.get("user"), said[-1])
@@ -180,7 +178,6 @@ class Talk:
         permission, answers = self._actor.of(Permission), dict(answers_in(message))
         asked = [(id, answer) for id, answer in answers.items() if self._answers.question(id) is not None]
         allowed = [(await permission.check(user, id, answer), answer) for id, answer in asked]
-        await self._actor.of(Served).may_wake_above()
         author = author_of_client(user, self._actor.host.authentication, "http")
         for question, answer in allowed:
             if question is not None and permission.is_open(question):

@@ -326,13 +326,13 @@ class CallJournal:
         self._number = number
 
     async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
-        await self._actor.free()
+        self._actor.check_live()
         found = self._turns.call(id)
         self._turns.begin_call(id, self._number, name, input)
         return None if found is None or found.status is None else (found.status, found.result, found.error)
 
     async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
-        await self._actor.free()
+        self._actor.check_live()
         self._turns.end_call(id, "done" if error is None else "failed", result, error)
         self._actor.of(Decisions).came_of(id, result=result, error=error)
 

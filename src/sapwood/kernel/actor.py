@@ -29,7 +29,7 @@ from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.sockets import Sockets
 from sapwood.settings import Limits, Settings
-from sapwood.storage.database import Database, until_free
+from sapwood.storage.database import Database
 from sapwood.storage.migrations import USER, NewerData
 from sapwood.storage.rows import Rows
 from sapwood.timings import Timings
@@ -136,7 +136,6 @@ class Actor:
     __slots__ = (
         "__weakref__",
         "_capabilities",
-        "_held",
         "_migrated",
         "_start",
         "address",
@@ -206,7 +205,6 @@ class Actor:
         self.last_error: str | None = None
         self._capabilities: dict[Any, Any] = {}
         self._migrated = False
-        self._held: Future[None] | None = None
         self._start: Future[None] | None = None
         self.awaited_by: list[Address] = []
         """Agents whose own start waits for the start of this one."""
@@ -275,8 +273,6 @@ class Actor:
         if caller is not None and not self._start.done():
             await self._wait_in_no_circle(self._start, caller)
         await asyncio.shield(self._start)
-        while self.is_held:
-            await self.released()
         if not self.asleep:
             self.check_live()
         return not self.asleep
@@ -344,7 +340,7 @@ class Actor:
     def _is_started(self) -> None:
         assert self._start is not None
         if self.dropped is None:
-            self.ready = self._held is None
+            self.ready = True
             self._start.set_result(None)
             self.host.when_started(self)
 
@@ -362,9 +358,10 @@ class Actor:
             self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:
-        """This incarnation has ended; waiters for its start or its release are notified."""
+        """This incarnation has ended; waiters for its start are notified, and its queries are interrupted."""
         self.dropped = error
-        self.release()
+        self.ready = False
+        self.database.stop_readers(again(error))
         if self._start is not None and not self._start.done():
             self._start.set_exception(again(error))
 
@@ -549,11 +546,6 @@ class Actor:
             except OutOfTouch:
                 await asyncio.sleep(TOUCH)
 
-    async def free(self) -> None:
-        """Return when the agent's database can be used: another of its calls may be in read_sql()."""
-        await until_free(self.database)
-        self.check_live()
-
     async def tell(self, hook: Callable[[Any], Coroutine[Any, Any, None]], news: object) -> None:
         """Call a hook of the agent's own that is only told something: what it raises is logged, and ends nothing."""
         try:
@@ -565,25 +557,6 @@ class Actor:
             self.last_error = describe(error)
             where, name = {"address": str(self.address)}, hook.__name__
             log.error("%s of %s failed: %s", name, self.address, self.last_error, extra=where, exc_info=mistake(error))
-
-    def hold(self) -> None:
-        """Deliver no call until `release`."""
-        self.ready = False
-        self._held = self.host.loop.create_future()
-
-    def release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None and not held.done():
-            held.set_result(None)
-        self.ready = self.dropped is None and self._start is not None and self._start.done()
-
-    async def released(self) -> None:
-        if self._held is not None:
-            await asyncio.shield(self._held)
-
-    @property
-    def is_held(self) -> bool:
-        return self._held is not None
 
     @property
     def is_starting(self) -> bool:

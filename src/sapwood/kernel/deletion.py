@@ -24,7 +24,7 @@ from sapwood.kernel.registry import Registry
 from sapwood.kernel.slices import Slices
 from sapwood.kernel.spending import Spending
 from sapwood.settings import Limits
-from sapwood.storage.database import Database, until_free
+from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,6 @@ class Deletion:
         """Remove the child of this generation, which has a tombstone in its parent and had this address."""
         parent, registry = owner.database, owner.registry
         await self._durable(parent)
-        await until_free(parent, self._yard.databases["root"])
         # If it was made again meanwhile the entries may be the new one's, and those that are not cost a look.
         if not parent.removed and not registry.has((address.type,), address.name):
             self._yard.alarms.forget_below(address)
@@ -77,14 +76,12 @@ class Deletion:
             await self._yard.alarms.tell_node()
         await self._remove(child_stem(owner.stem, generation))
         await self._yard.host.gate.sync_folder(self._yard.folder)
-        await until_free(parent)
         if not parent.removed:
             registry.forget(generation)
             self._yard.slices.commit()
 
     async def _remove(self, stem: str) -> None:
         database = self._yard.database(stem, self._yard.host.settings.limits)
-        await until_free(database)
         if database.exists:
             had_children = False
             registry = Registry(database, self._yard.host.clock)
@@ -96,12 +93,10 @@ class Deletion:
                 after = page[-1]
                 await asyncio.sleep(0)
             if had_children:
-                await until_free(self._yard.databases["root"])
                 self._yard.ledger.release(stem)
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
                 await self._yard.host.gate.sync_folder(self._yard.folder)
-        await until_free(self._yard.databases["root"])
         self._yard.spending.forget(stem)
         self._yard.slices.commit()
         await self._durable(database)

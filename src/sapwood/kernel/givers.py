@@ -31,8 +31,6 @@ class Givers:
         self._root = root
         self._slices = slices
         self._gate = gate
-        self.last_open: dict[str, int] = {}
-        """Number of unfinished runs of an agent at the last count."""
         self.begun: deque[tuple[float, frozenset[str]]] | None = None
         """Start times of the runs of the last minute, and whose limits they count for. `None` at first."""
         self.waiting: set[Callable[[], None]] = set()
@@ -80,5 +78,4 @@ class Givers:
 
     def forget(self, stem: str) -> None:
         """An agent has no run under way any more."""
-        self.last_open.pop(stem, None)
         self._root.execute("DELETE FROM sapwood_givers WHERE agent = ?", stem)

@@ -20,7 +20,6 @@ from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.driving import driven
 from sapwood.kernel.parcels import pack_error, unpack_error
-from sapwood.storage.database import until_free
 from sapwood.storage.migrations import Schema
 
 IDEMPOTENCY = Schema("sapwood.kernel", "idempotency")
@@ -66,12 +65,12 @@ class IdempotentCalls:
         actor = self._actor
         place = Place("" if call.caller is None else str(call.caller.actor.address), call.key)
         arguments = method.signature.digest(args, kwargs, actor.limits.payload_bytes)
-        await actor.free()
+        actor.check_live()
         while (other := self._underway.get(place)) is not None:
             self._check_same(place, method, arguments, other.method, other.arguments)
             self._check_no_circle(call)
             await asyncio.wait({other.ended})
-            await actor.free()
+            actor.check_live()
         if (stored := self._stored(place)) is not None:
             name, digest, is_error, outcome = stored
             self._check_same(place, method, arguments, name, digest)
@@ -143,7 +142,7 @@ class IdempotentCalls:
             value = method.function(actor.agent, *args, **kwargs)
             if method.is_async:
                 value = await driven(value, db.keep)
-                await actor.free()
+                actor.check_live()
             for check in actor.after_call:
                 check()
             packed = method.signature.result.packed(value, limit)
@@ -158,7 +157,6 @@ class IdempotentCalls:
             if isinstance(error, SapwoodError) and error.retryable:
                 db.undo()  # the next call with this key is to do all of it
                 raise
-            await until_free(db)
             actor.check_live()
             self._store(place, method, arguments, True, self._packed_error(error, limit))
             raise

@@ -1,4 +1,4 @@
-"""Work that must not hold up the loop: in a thread, in a process, or as a long statement.
+"""Work that must not hold up the loop: in a thread, in a process, or as a long query.
 
 What goes there and what comes back are copies, so nothing of an agent is shared.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from sapwood.clock import report_work
-from sapwood.errors import NotCopyable, UsageError
+from sapwood.errors import NotCopyable, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.storage.rows import Rows
+
+READER_POLL = 0.01
+"""Seconds between two attempts to get a reader, during a backup or an older query of the same agent."""
 
 
 class Offload:
@@ -74,40 +75,16 @@ class Offload:
             ) from error
 
     async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
-        """Run one statement off the loop. Calls to this agent wait until it is done; no other agent does."""
-        while actor.is_held:
-            await actor.released()
-            actor.check_live()
+        """Run one query off the loop, on the agent's database as it is now."""
         database, slices = actor.database, actor.home.slices
-        slices.commit()
-        database.begin_elsewhere()
-        actor.hold()
-        job = self._submit(database.run_elsewhere, sql, arguments)
-        work = self._result(job)
+        while (reader := slices.reader(database)) is None:
+            await asyncio.sleep(READER_POLL)
+            actor.check_live()
         try:
-            try:
-                rows = await asyncio.shield(work)
-            except CancelledError:
-                database.interrupt()
-                job.cancel()  # one that waits for a thread never begins
-                while not work.done():  # however often it is cancelled: until then the connection is not ours
-                    with suppress(CancelledError):
-                        await asyncio.wait({work})
-                if not work.cancelled():
-                    work.exception()
-                database.end_elsewhere()
-                database.rollback()
-                raise
-            except BaseException:
-                database.end_elsewhere()
-                database.rollback()
-                raise
-            database.end_elsewhere()
-            slices.commit()
-            slices.commit_alone(database)
-            return rows
+            return await self._result(self._submit(reader.read, sql, arguments))
         finally:
-            actor.release()
+            reader.cancel(Unavailable("read_sql() was cancelled."))
+            database.readers.discard(reader)  # the thread may not have noticed yet, but its rows go nowhere
 
     def close(self) -> None:
         self._end_work_report()

@@ -17,6 +17,7 @@ from sapwood.address import Address
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.ports import Commit, Gate, settle
 from sapwood.storage.database import Database
+from sapwood.storage.reader import Reader
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,11 @@ class Slices:
             self._gate.committed(Commit(self._root, database, before + 1, database.frames))
         if self.may_checkpoint:
             database.checkpoint_if_long()
+
+    def reader(self, database: Database) -> Reader | None:
+        """Commit, and return a reader of `database`; `None` while an older reader or a backup prevents that."""
+        self.commit()
+        return database.reader(may_checkpoint=self.may_checkpoint)
 
     def forget(self, database: Database) -> None:
         """Undo what is open in this database; its agent is gone."""

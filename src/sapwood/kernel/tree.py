@@ -106,6 +106,7 @@ class Tree:
                 sql_timeout=self.host.settings.sql_timeout,
                 max_bytes=limits.database_bytes,
                 checkpoint_frames=self.host.timings.checkpoint_frames,
+                reader_frames=self.host.timings.reader_frames,
             )
             if stem == ROOT_STEM:
                 database.beside = self.folder / LABEL
@@ -125,7 +126,7 @@ class Tree:
         if last is not None and last is not database:
             # What it wrote may be all it ever writes, and counts before anybody else may write.
             self.slices.commit()
-            if last.is_open and not last.busy_elsewhere:
+            if last.is_open:
                 self._measure(last, sql)
         size = self._measure(database, sql)
         if self.ledger.is_full(self.limits):

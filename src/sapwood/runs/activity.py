@@ -46,10 +46,9 @@ def _look(found: Activity, child: Actor | None, run: str, height: int) -> None:
         return
     served, outcomes = child.of(Served), child.of(Outcomes)
     found.said = max(found.said, served.last_heard.get(run, 0.0))
-    if not child.database.busy_elsewhere:
-        last, spoken = outcomes.registry.last_ends_in(run)
-        found.has_spoken = found.has_spoken or spoken > 0 or served.has_spoken(run)
-        found.changed, found.said = max(found.changed, last), max(found.said, spoken)
+    last, spoken = outcomes.registry.last_ends_in(run)
+    found.has_spoken = found.has_spoken or spoken > 0 or served.has_spoken(run)
+    found.changed, found.said = max(found.changed, last), max(found.said, spoken)
     for below in list(outcomes.followed.values()):
         if not below.given_up and outcomes.is_awaited(below.row, run):
             found.changed = max(found.changed, _began(below))

@@ -124,16 +124,9 @@ class Allowance:
                 self._idle.add(stem)
         return found
 
-    def _of(self, stem: str) -> Registry | None:
-        """Return the runs of another agent of the tree; None if they cannot be looked at now."""
-        database = self._tree.database(stem, self._actor.limits)
-        return None if database.busy_elsewhere else Registry(database, self._actor.host.clock)
-
     def _open_of(self, stem: str) -> int:
-        last = self._givers.last_open
-        if (registry := self._of(stem)) is not None:
-            try:
-                last[stem] = registry.count_open()
-            except StoredDataError:
-                last[stem] = 0  # nobody goes on with what cannot be read
-        return last.get(stem, 0)
+        """Return how many runs of another agent of the tree are not over."""
+        try:
+            return Registry(self._tree.database(stem, self._actor.limits), self._actor.host.clock).count_open()
+        except StoredDataError:
+            return 0  # what cannot be read is not continued

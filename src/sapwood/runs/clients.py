@@ -203,7 +203,7 @@ class RunClients:
         database = self.database_of(run)
         try:
             found = kept.find(database, run) if database is not None else None
-        except (StoredDataError, Unavailable):  # it cannot be read any more, or is busy with read_sql
+        except (StoredDataError, Unavailable):  # it cannot be read
             found = None
         if found is None:
             return None, ()

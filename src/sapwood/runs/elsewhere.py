@@ -45,7 +45,6 @@ from sapwood.runs.transport import (
     RemoteEvent,
     RemoteStatus,
 )
-from sapwood.storage.database import until_free
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class RemoteRuns(MethodRuns):
             return await self._mirror.answer(remote, question, answer, author)
 
     async def _stop(self, run: str, reason: str) -> None:
-        await self._free()
+        self._actor.check_live()
         self._mirror.withdraw()
         self._nested.close("cancelled", reason_below(reason))
         self._sessions.stop(self._actor.address, reason, self._actor)
@@ -117,25 +116,16 @@ class RemoteRuns(MethodRuns):
     def _sessions(self) -> RemoteSessions:
         return RemoteSessions.of(self._actor)
 
-    async def _free(self) -> None:
-        """Return when this agent and the root can be written."""
-        await until_free(self._actor.home.root, self._actor.database)
-        self._actor.check_live()
-
     async def _worked(self, run: str, input: str) -> dict[str, Any]:
-        parent = self._actor.parent
-        if parent is not None:
-            await until_free(parent.database)
         session = self._session(run)
         if session is None:
             raise UsageError(f"{self._actor.kind.cls.__name__} is a remote agent: other agents start its runs.")
-        await self._free()
         self._sessions.add(self._actor, session)
         try:
             async with open_run(self._actor, self._actor.agent, session) as remote:
                 return _ended(await self._followed_to_end(run, input, remote))
         except Exception as error:
-            await self._free()
+            self._actor.check_live()
             self._mirror.withdraw()
             self._nested.close("cancelled", FAILED)
             if self._has_begun() or run in self._tried or is_again(self._actor):
@@ -169,7 +159,7 @@ class RemoteRuns(MethodRuns):
                 self._sessions.remove(self._actor.address)
                 return state
             except Unavailable as error:
-                await self._actor.free()
+                self._actor.check_live()
                 failed = 1 if self._length(run) > before else failed + 1
                 if self._is_away(run, error) > LAST_TRY:
                     raise
@@ -192,7 +182,7 @@ class RemoteRuns(MethodRuns):
             self._tried.add(run)
             state = await remote.start(msgspec.json.decode(input))
             await self._actor.of(Agenda).fibers.checkpoint(BEGUN)
-        await self._actor.free()
+        self._actor.check_live()
         self._is_in_touch(run, waits=state.waits)
         if not state.is_over or state.seq != self._length(run):
             state = await self._heard(run, remote)
@@ -210,7 +200,7 @@ class RemoteRuns(MethodRuns):
                 return
             except Unavailable:
                 await asyncio.sleep(back_off(failed))
-                await self._actor.free()
+                self._actor.check_live()
 
     async def _heard(self, run: str, remote: RemoteRun) -> RemoteStatus:
         """Store what another server tells of a run, until it tells how it ended."""
@@ -220,7 +210,7 @@ class RemoteRuns(MethodRuns):
         after = Position(self._length(run), len(kept.milestones(row)), self._nested.cursor())
         async with aclosing(remote.stream(after)) as arrivals:
             async for arrived in arrivals:
-                await (self._free() if any(isinstance(event, OpenQuestions) for event in arrived) else actor.free())
+                actor.check_live()
                 state = self._take(run, arrived)
                 if (work := actor.of(Runs).work()) is not None and arrived:
                     work.progressed()
@@ -288,7 +278,6 @@ class RemoteRuns(MethodRuns):
         """
         tree = self._actor.home
         assert isinstance(tree, Tree)
-        await until_free(tree.root, self._actor.database)
         self._actor.check_live()
         try:
             used = msgspec.convert(state.usage, Claims)

@@ -242,12 +242,12 @@ class Fan:
                     given += 1
                     if given % IN_A_SLICE == 0:
                         await asyncio.sleep(0)
-                await self._actor.free()
+                self._actor.check_live()
                 if self._cleared is not None:
                     raise Cleared(f"The run {self._cleared!r} was cleared before it ended.")
         except (Exception, CancelledError):
             if self._actor.dropped is None and self._stopped is None:
-                await self._actor.free()
+                self._actor.check_live()
                 self._stop(CALLER_CANCELLED)
             raise
         finally:
@@ -364,7 +364,7 @@ class Fan:
 
     def _changed(self, id: str) -> None:
         """Hear, in the slice that notes it, that the status of a run has changed."""
-        if self._actor.dropped is not None or self._actor.database.busy_elsewhere:
+        if self._actor.dropped is not None:
             return  # nothing was noted
         row = self._registry.get(id)
         if row is not None and row.is_open:

@@ -48,8 +48,7 @@ class Followed:
             return
         self.stop.set_result(reason)
         if self.child is not None and self.child.dropped is None:
-            # One that is busy with read_sql() is told again, by who follows it; the others are not to wait for that.
-            with stopping(self.child), suppress(Unavailable):
+            with stopping(self.child), suppress(Unavailable):  # one that is about to end stops without it
                 self.child.of(Served).cut(self.row.id, reason)
 
     def nudged(self) -> Future[None]:

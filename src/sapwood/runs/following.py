@@ -71,9 +71,7 @@ class Following:
 
     def launch(self, id: str) -> None:
         """Have a run followed, by a fiber of its own."""
-        self._actor.of(Agenda).fibers.launch(
-            following(id), self._agent._sapwood_follow_run, (id,), {}, even_if_busy=True
-        )
+        self._actor.of(Agenda).fibers.launch(following(id), self._agent._sapwood_follow_run, (id,), {})
 
     def launch_again(self, id: str) -> None:
         """Follow a run that is not followed now, because it rests or was abandoned."""
@@ -99,7 +97,7 @@ class Following:
         if followed is None:
             return self.rests(id)
         child = followed.child
-        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+        if child is None or child.dropped is not None:
             return False
         return child.of(Served).worker.waits(id)
 
@@ -300,10 +298,8 @@ class Following:
         work, served = followed.row.work, self._actor.of(Served)
         if work is None or not (followed.again or followed.rested):
             return
-        await self._actor.free()
+        self._actor.check_live()
         if served.worker.rests(work):
-            await served.may_wake_above()
-            self._actor.check_live()
             served.worker.wake(work)
 
     async def _stopping(self, followed: Followed, reply: Future[RunState]) -> None:

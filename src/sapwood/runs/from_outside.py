@@ -26,7 +26,6 @@ from sapwood.runs.nested_stream import NestedEar, NestedStream
 from sapwood.runs.remote_questions import questions_for, take_answer
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
-from sapwood.storage.database import until_free
 from sapwood.web.errors import INTERNAL, status_of
 from sapwood.wire import remote as wire
 from sapwood.wire.frames import read_json
@@ -85,7 +84,7 @@ class RunsFromOutside(HttpOnly):
             return refused
         try:
             _check_version(request)
-            await actor.free()
+            actor.check_live()
             response = await answer(request)
         except SapwoodError as error:
             is_ours = type(error) in (UsageError, ProtocolMismatch, RemoteLost)  # raised here, for the other server
@@ -98,7 +97,7 @@ class RunsFromOutside(HttpOnly):
 
     async def _start(self, request: Any) -> Any:
         given = _read(await request.body(), wire.Start)
-        await self._actor.free()
+        self._actor.check_live()
         await self._actor.of(Served).start(self._run, bytes(given.input), tracing.text())
         return _json(self._state())
 
@@ -107,13 +106,13 @@ class RunsFromOutside(HttpOnly):
 
     async def _cancel(self, request: Any) -> Any:
         why = _read(await request.body() or b"{}", wire.Cancel)
-        await self._actor.free()
+        self._actor.check_live()
         self._actor.of(Served).cancel(self._run, bounded_reason(why.reason))
         return _json(self._state())
 
     async def _answer(self, request: Any) -> Any:
         given = _read(await request.body(), wire.Answer)
-        await self._actor.free()
+        self._actor.check_live()
         return _json(await take_answer(self._actor, request, given))
 
     async def _stream(self, request: Any) -> Any:
@@ -121,7 +120,7 @@ class RunsFromOutside(HttpOnly):
 
         if request.method == "POST":
             after = _read(await request.body() or b"{}", wire.StreamFrom)
-            await self._actor.free()
+            self._actor.check_live()
         else:
             after = wire.StreamFrom(_number(request, "from_seq", 1), _number(request, "milestones", 0))
         if _is_number(last := request.headers.get("last-event-id", "")):
@@ -154,7 +153,6 @@ class RunsFromOutside(HttpOnly):
         open_streams.readers.add(bell)
         try:
             while not bell.is_over:
-                await until_free(actor.database)
                 bell.answer()  # before it is read: what happens during the read rings again
                 page = self._page(seq, milestones)
                 state = self._state()

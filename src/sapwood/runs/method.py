@@ -62,7 +62,7 @@ class MethodRuns:
             if row is None or row.status != "running":
                 return
         self._cut.setdefault(run, reason)
-        if task is not None:  # it may be in read_sql(): nothing is read for it
+        if task is not None:
             task.cancel()
         self._actor.of(Runs).cut_work(run, self._cut[run])
 
@@ -140,7 +140,7 @@ class MethodRuns:
             if (asked := pace.asked()) is not None:
                 with actor.host.shared(Driving).holding(actor.address, run):
                     await asked
-                await self._actor.free()
+                self._actor.check_live()
             with tracing.span(
                 f"invoke_agent {actor.kind.type}",
                 gen_ai__operation__name="invoke_agent",
@@ -149,7 +149,7 @@ class MethodRuns:
                 sapwood__run__id=run,
             ):
                 end = await self._worked(run, served.input(run))
-            await self._actor.free()
+            self._actor.check_live()
             if run in self._cut:  # it was told to stop, and did not listen
                 await self._stop(run, self._cut[run])
                 return
@@ -157,13 +157,13 @@ class MethodRuns:
         except CancelledError:
             if actor.dropped is not None:
                 raise
-            await self._actor.free()
+            self._actor.check_live()
             reason = self._cut.pop(run, None)
             await self._stop(run, reason or CANCELLED)
             if reason is None or task.uncancel():
                 raise
         except Exception as error:
-            await self._actor.free()
+            self._actor.check_live()
             actor.last_error = describe(error)
             text, reference = as_stored(error)
             where = {"address": str(actor.address), "reference": reference}
@@ -199,7 +199,7 @@ class MethodRuns:
         served, texts = self._actor.of(Served), list[str]()
         try:
             async for said in value:
-                await self._actor.free()
+                self._actor.check_live()
                 if isinstance(said, str):
                     start = [] if texts else [{"type": "text-start", "id": TEXT}]
                     served.say(run, *start, {"type": "text-delta", "id": TEXT, "delta": said})
@@ -208,7 +208,7 @@ class MethodRuns:
                     served.say(run, said)
         finally:
             await value.aclose()
-        await self._actor.free()
+        self._actor.check_live()
         if texts:
             served.say(run, {"type": "text-end", "id": TEXT})
         return "".join(texts)

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from sapwood.address import PathSegment
-from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.queue import Queue
 from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
 from sapwood.kernel.actor import Actor
@@ -97,8 +96,6 @@ class Outcomes:
 
     def end(self, row: Row, status: str, **news: Any) -> None:
         """Record how a run ended, in this slice, and inform all clients and subscribers."""
-        if row.detached is not None or self._has_hook:
-            self._actor.of(Agenda).check_free()  # before anything is written: nobody would be called back
         news.setdefault("seq", self.next_seq(row.id))
         news.setdefault("bytes", self._bytes(row.id))
         if not self.registry.end(row.id, status, **news):

@@ -45,9 +45,6 @@ class Patience:
     async def while_not_due(self, followed: Followed, reply: Future[Any]) -> None:
         """Return when this is done, or the run is to stop; what takes too long is stopped, or given up and goes on."""
         while not reply.done() and followed.stopped is None:
-            if self._actor.database.busy_elsewhere:  # neither rest nor an end could be noted
-                await self._actor.free()
-                continue
             self._rest(followed)
             due = self._due(followed)
             await self.until(due, reply, followed.stop, followed.nudged())
@@ -57,7 +54,7 @@ class Patience:
     def _rest(self, followed: Followed) -> None:
         """Leave the memory if the run has, until it goes on; or until it takes too long, whoever is waited for."""
         child, row = followed.child, followed.row
-        if child is None or child.dropped is not None or child.database.busy_elsewhere:
+        if child is None or child.dropped is not None:
             return
         if not child.of(Served).worker.rests(row.id):
             return

@@ -127,7 +127,6 @@ class Permission:
         may be answered as long as `is_open` says that it is the same one.
         """
         served = self._actor.of(Served)
-        await served.may_wake_above()
         question = served.worker.question(id)
         if question is None:
             return None
@@ -141,7 +140,6 @@ class Permission:
                 facts = (self._actor.address, id, one.tool, name_of(user), why)
                 log.info("answer refused address=%s question=%s tool=%s user=%s: %s", *facts)
                 raise Refused(why)
-        await served.may_wake_above()
         return question if self.is_open(question) else None
 
     def is_open(self, question: Question) -> bool:

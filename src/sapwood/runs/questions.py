@@ -28,7 +28,6 @@ from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
 from sapwood.runs.permission import CHANGED, Permission
 from sapwood.runs.question import LONGEST_NAME, NOT_ALLOWED, Answer, Author, Question, author_of_client
 from sapwood.runs.served import Served
-from sapwood.storage.database import until_free
 from sapwood.wire import chat as chat_wire
 from sapwood.wire import runs as wire
 from sapwood.wire.frames import read_json
@@ -135,13 +134,8 @@ class Questions:
 
     def indexed(self) -> list[Question]:
         """Return the questions of this agent that the index of its tree has."""
-        body = None if self._tree.root.busy_elsewhere else self._index.of(self._actor.address)
+        body = self._index.of(self._actor.address)
         return [] if body is None else _stored.decode(body)
-
-    async def until_free(self) -> None:
-        """Return when this agent and the root can be written."""
-        await until_free(self._actor.database, self._tree.root)
-        self._actor.check_live()
 
     def _ring(self) -> None:
         """Tell the calling servers that follow a run of this agent, or of one above it, once this slice is durable."""
@@ -155,14 +149,12 @@ class Questions:
 
     def settle_soon(self) -> None:
         """Have the index say what the agent waits for, if it says too much."""
-        root = self._tree.root
-        if self._actor.parent is not None and (root.busy_elsewhere or self._index.of(self._actor.address) is not None):
+        if self._actor.parent is not None and self._index.of(self._actor.address) is not None:
             self._later("settle questions", self._settle)
 
     async def _settle(self) -> None:
         actor = self._actor
         await actor.leave()
-        await until_free(actor.database, self._tree.root)
         if actor.detached or (known := self._index.of(actor.address)) is None:
             return
         text = msgspec.json.encode(self._own()).decode()
@@ -232,7 +224,6 @@ class Questions:
     async def all(self) -> list[tuple[Path, Question]]:
         """Return the questions of this agent and of those below it, with the path to each agent that asks."""
         self._actor.check_use()
-        await until_free(self._actor.database, self._tree.root)
         own: list[tuple[Path, Question]] = [((), one) for one in self._own()]
         return own + [(path, one) for path, questions in self._below() for one in questions]
 
@@ -301,7 +292,6 @@ class Questions:
     async def take(self, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
         """Take an answer of the program's own to a question of this agent."""
         served = self._actor.of(Served)
-        await served.may_wake_above()
         question = served.worker.question(id)
         if question is not None and digest is not None and digest != question.digest:
             raise Refused(CHANGED)
@@ -321,9 +311,6 @@ class Questions:
 
     def greet(self, socket: Socket) -> None:
         """Show a new client the questions below that it may see."""
-        if self._tree.root.busy_elsewhere:
-            self._later("show questions", self._greet, socket)
-            return
         permission, to_ask = self._actor.of(Permission), list[Path]()
         for path, questions in self._below():
             if permission.is_open_to_all(self._at(path), questions):
@@ -333,10 +320,9 @@ class Questions:
         if to_ask:
             self._later("show questions", self._greet, socket, to_ask)
 
-    async def _greet(self, socket: Socket, paths: Sequence[Path] | None = None) -> None:
-        await until_free(self._tree.root)
+    async def _greet(self, socket: Socket, paths: Sequence[Path]) -> None:
         request, permission = request_of(socket), self._actor.of(Permission)
-        for path in [path for path, _ in self._below()] if paths is None else paths:
+        for path in paths:
             if not socket.is_open:
                 return
             await asyncio.sleep(0)  # other agents have their turn: many may wait
@@ -372,7 +358,6 @@ class Questions:
             why = UNREACHABLE
         # What the client showed is not what is open, or it is still open.
         owner = self._at(path)
-        await until_free(self._tree.root)
         known = socket.shown.get(str(owner), ())
         still_open = [one for one in self._open_at(owner) if one.id in known]
         self._actor.of(Outbox).put(socket, wire.questions(path, still_open, refused=None if why is None else (id, why)))
@@ -409,7 +394,6 @@ class Questions:
     async def shown_to(self, request: Any) -> list[tuple[Path, Question]]:
         """Return the questions here and below that a client may see."""
         shown: list[tuple[Path, Question]] = [((), one) for one in self._own()]
-        await until_free(self._actor.database, self._tree.root)
         for path, questions in self._below():
             shown += [(path, one) for one in await self._actor.of(Permission).visible_to(request, path, questions)]
         return shown

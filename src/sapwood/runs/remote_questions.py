@@ -70,7 +70,7 @@ class Mirror:
             is_taken = await remote.answer(sent)
         except RemoteRefused as error:  # its text may name the other server
             raise Refused(NOT_ALLOWED) from error
-        await self._actor.of(Questions).until_free()
+        self._actor.check_live()
         if is_taken:
             self._actor.of(Decisions).answered(question, answer, author)
         self._set([one for one in self.all() if one.id != question.id])

@@ -26,7 +26,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.owners import OWN_AND_BELOW
 from sapwood.kernel.tree import Tree
 from sapwood.runs.remote_run import open_run
-from sapwood.storage.database import Database, until_free
+from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 log = logging.getLogger(__name__)
@@ -110,10 +110,6 @@ class RemoteSessions:
 
     def stop(self, address: Address, reason: str, by: Actor) -> None:
         """Stop the remote runs of an agent and of all below it. Stored before the next commit of `by`."""
-        if self._db.busy_elsewhere:  # an abort cannot wait for it
-            _, reply = self._root.handle("stop remote runs", self._stop_when_free, address, reason)
-            reply.add_done_callback(lambda reply: reply.cancelled() or reply.exception())
-            return
         if not self._db.has(REMOTE):
             return
         rows = self._db.execute(
@@ -128,12 +124,8 @@ class RemoteSessions:
         for owner, session in rows:
             self._db.execute("DELETE FROM sapwood_remote_sessions WHERE owner = ?", owner)
             self._stops.setdefault(session, self._root.host.loop.create_future())
-            fibers.launch(f"stop {owner}", send, (owner, session, reason, until), {}, even_if_busy=True)
+            fibers.launch(f"stop {owner}", send, (owner, session, reason, until), {})
         self._commit_before(by.database)
-
-    async def _stop_when_free(self, address: Address, reason: str) -> None:
-        await until_free(self._db)
-        self.stop(address, reason, self._root)
 
     def _commit_before(self, other: Database) -> None:
         """Commit what was written at the root, so that it is durable before what is written in `other`."""
@@ -172,7 +164,6 @@ class RemoteSessions:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._root.host.timings.remote_stop_timeout):
-                    await until_free(self._db)
                     self.stop(self._root.address, reason, self._root)
                     if self._stops:
                         await asyncio.wait(self._stops.values())

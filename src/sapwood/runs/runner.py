@@ -39,7 +39,6 @@ from sapwood.runs.outcomes import Cleared, Outcomes
 from sapwood.runs.registry import HARD, REFUSED, Row, Run, shown
 from sapwood.runs.remote_sessions import DELETED, DESTROYED, RemoteSessions
 from sapwood.runs.served import Served
-from sapwood.storage.database import until_free
 from sapwood.when import is_a
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class Runs:
             return run
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
-                await self._actor.free()
+                self._actor.check_live()
                 self.cancel(row.id, CALLER_CANCELLED)
             raise
 
@@ -151,7 +150,6 @@ class Runs:
     def give(self, cls: type, input: Any, wish: Wish) -> Row:
         """Store a run, in this slice, and have it begin; one that is known goes on, or is what it became."""
         self._actor.check_use()
-        self._actor.of(Agenda).check_free()  # else there would be a row that nobody follows
         kind, tree = known(cls), self._actor.home
         assert isinstance(tree, Tree)
         tree.kinds[kind.type] = kind
@@ -311,7 +309,7 @@ class Runs:
         try:
             while self._outcomes.row(id).is_open:
                 await self._outcomes.changing(id)
-                await self._actor.free()
+                self._actor.check_live()
             return self._outcomes.of(id)
         finally:
             self._outcomes.no_longer_waited_for(id)
@@ -326,7 +324,6 @@ class Runs:
     async def result(self, run: Run) -> Run:
         """Return a run once it is over. It does not belong to the code that waits, and continues without it."""
         self._actor.check_use()
-        await self._actor.free()
         row = self._own(run)
         limit = asyncio.timeout_at(until.get())
         try:
@@ -344,12 +341,7 @@ class Runs:
     async def full_input(self, run: Run) -> Any:
         """Return the whole input of a run."""
         self._actor.check_use()
-        while True:
-            await self._actor.free()
-            child = self._actor.of(RunClients).database_of(self._own(run).id)
-            if child is None or not child.busy_elsewhere:
-                break
-            await until_free(child)
+        child = self._actor.of(RunClients).database_of(self._own(run).id)
         found = full_input(run.id, self._actor, child, UNKNOWN)
         if found is UNKNOWN:
             raise Refused(
@@ -394,7 +386,6 @@ class Runs:
 
     async def cancel_all(self, reason: str) -> None:
         """Stop all that this agent has others do, and so on down."""
-        await until_free(self._actor.database)
         tree = self._actor.home
         assert isinstance(tree, Tree)
         rows = [*self.registry.open(), *self.registry.last_of_children()]
@@ -427,8 +418,6 @@ class Runs:
     async def delete_child(self, cls: type, name: str) -> None:
         """Delete a sub-agent. Its runs that are followed in memory fail there; those that rest end here."""
         if self._actor.of(Children).has(cls, name):
-            await until_free(self._actor.database, self._actor.home.root)
-            self._actor.check_live()
             self._stop_remote(known(cls).type_ids, name, DELETED)
             self._lose(cls, name, "failed", error=f"{self._actor.address.child(known(cls).type, name)} was deleted.")
         await self._actor.of(Children).delete(cls, name)
@@ -441,8 +430,6 @@ class Runs:
             async with sessions.all_stopped(DESTROYED):
                 await actor.of(Family).destroy()
         else:
-            await until_free(actor.home.root)
-            actor.check_live()
             sessions.stop(actor.address, DESTROYED, actor.parent)
             await actor.of(Family).destroy()
 
@@ -490,8 +477,6 @@ class Runs:
             for row in self.registry.all()
             if not row.pinned and status in (None, row.status) and (before is None or row.started_at < before)
         ]
-        await self._actor.of(Served).may_wake_above()
-        self._actor.check_live()
         gone = self.clear(ids)
         if gone:
             await asyncio.shield(asyncio.gather(*gone))

@@ -28,7 +28,6 @@ from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
 from sapwood.runs.stops import stopping
-from sapwood.storage.database import Database, until_free
 from sapwood.wire import runs as wire
 
 log = logging.getLogger(__name__)
@@ -71,10 +70,7 @@ class Served:
         """Return how the parent has stored a run."""
         parent = self._actor.parent
         if run not in self._given and parent is not None:
-            try:
-                self._given[run] = Registry(parent.database, self._actor.host.clock).get(run)
-            except Unavailable:  # it is busy with read_sql
-                return None
+            self._given[run] = Registry(parent.database, self._actor.host.clock).get(run)
         return self._given.get(run)
 
     def is_wanted(self, run: str) -> bool:
@@ -83,10 +79,7 @@ class Served:
         if parent is None:
             own = self.row(run)
             return own is None or own.cancelled is None
-        try:
-            row = Registry(parent.database, self._actor.host.clock).get(run)
-        except Unavailable:
-            return True
+        row = Registry(parent.database, self._actor.host.clock).get(run)
         return row is not None and row.status not in HARD and row.is_wanted_by(parent.agent)
 
     def why_not(self, run: str) -> str:
@@ -95,10 +88,7 @@ class Served:
         if parent is None:
             own = self.row(run)
             return UNWANTED if own is None else own.cancelled or own.reason or UNWANTED
-        try:
-            row = Registry(parent.database, self._actor.host.clock).get(run)
-        except Unavailable:  # it is busy with read_sql
-            return UNWANTED
+        row = Registry(parent.database, self._actor.host.clock).get(run)
         return UNWANTED if row is None else row.why_unwanted_by(parent.agent)
 
     async def start(self, run: str, input: bytes, trace: str | None = None) -> None:
@@ -185,23 +175,11 @@ class Served:
 
     async def ended_at_rest(self, run: str) -> None:
         """Inform the resting follower of a run that ended without a driver."""
-        await self.may_wake_above()
-        self._actor.check_live()
         self.wake_above(run)
         await self._actor.leave()
 
-    async def may_wake_above(self) -> None:
-        """Return when all above can be written: each may be in read_sql()."""
-        above: list[Database] = []
-        actor = self._actor
-        while actor.parent is not None:
-            actor = actor.parent
-            above.append(actor.database)
-        await until_free(self._db, *above)
-
     async def steer(self, run: str, key: str, text: str) -> Steered:
         """Send a message to the agent that executes a run; once for each key, however often it is sent."""
-        await until_free(self._db)  # another call of the agent may be in read_sql()
         return self.worker.steer(run, key, text)
 
     def cut(self, run: str, reason: str) -> None:
@@ -369,7 +347,7 @@ class Served:
     def _tell_progress_in_time(self, run: str) -> None:
         try:
             self._tell_progress(run)
-        except Unavailable:  # the agent is busy with read_sql, or about to end: no client here could be told
+        except Unavailable:  # the agent is about to end: no client here could be told
             last, _, progress = self._reports[run]
             timer = self._actor.host.loop.call_later(PACE, self._tell_progress_in_time, run)
             self._reports[run] = (last, timer, progress)

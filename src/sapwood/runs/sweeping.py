@@ -28,7 +28,6 @@ from sapwood.runs.registry import Row
 from sapwood.runs.retention import Retention, rule_of, rules_of
 from sapwood.runs.runner import Runs
 from sapwood.runs.sizes import held_below
-from sapwood.storage.database import until_free
 from sapwood.when import At
 
 KEY = "sapwood sweep"
@@ -96,8 +95,6 @@ class Sweeper:
         row = self._runs.registry.get(id)
         if row is None:
             return False
-        if not is_pinned:
-            self._actor.of(Agenda).check_free()
         self._runs.registry.set(id, pinned=int(is_pinned))
         if not is_pinned:
             self._look_in_time()
@@ -106,7 +103,6 @@ class Sweeper:
     async def run_ended(self) -> None:
         """Schedule a sweep for when a run that has just ended, or an older one, is due."""
         if any(rule.is_limited for rule in rules_of(self._agent.run_retention)):
-            await self._until_free()
             self._look_in_time()
 
     def _look_in_time(self) -> None:
@@ -126,9 +122,8 @@ class Sweeper:
         """Take away what has to go, and have the next sweep come in time."""
         self._sweeping = True
         try:
-            await self._until_free()
             needed = [row for group in self._groups() for row in await self._sweep(group)]
-            await self._until_free()
+            self._actor.check_live()
             now = self._actor.host.clock.now()
             times = [due for group in self._groups() if (due := group.due(now)) is not None]
             if needed:  # whoever needs them tells nobody when they are done: look again, ever more rarely
@@ -167,7 +162,7 @@ class Sweeper:
             if len(going) < len(page):
                 break
             await asyncio.sleep(0)
-            await self._until_free()
+            self._actor.check_live()
         return needed
 
     def _groups(self) -> list[Group]:
@@ -231,7 +226,7 @@ class Sweeper:
             return any(database.has(schema) and database.execute(at_work) for schema, at_work in AT_WORK.items())
         except StoredDataError:  # nobody goes on with what cannot be read
             return False
-        except Unavailable:  # it is busy with read_sql
+        except Unavailable:  # it cannot be read now
             return True
 
     async def _measure(self, group: Group) -> None:
@@ -249,11 +244,7 @@ class Sweeper:
         sizes = await self._actor.host.offload.in_thread(
             held_below, (tree.folder, self._actor.stem, [generation for _, generation, _ in rows]), {}
         )
-        await self._until_free()
+        self._actor.check_live()
         for (id, _, before), size in zip(rows, sizes, strict=True):
             if size != before:
                 self._runs.registry.set(id, bytes=size)
-
-    async def _until_free(self) -> None:
-        await until_free(self._db, self._actor.home.root)
-        self._actor.check_live()

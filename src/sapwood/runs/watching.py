@@ -29,7 +29,7 @@ from sapwood.runs.events import ENDS, LEVELS, Ear, Event, Feed
 from sapwood.runs.inputs import INPUT_DETAILS, InputDetail, full_input
 from sapwood.runs.registry import HARD, Registry, Row, given_with, parent_run, shown, types_of
 from sapwood.runs.served import Served
-from sapwood.storage.database import Database, until_free
+from sapwood.storage.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -406,7 +406,6 @@ class Watch:
         """Return when all that these hold may be told; whether they are there."""
         gate = self._actor.host.gate
         while True:
-            await until_free(*databases)
             waiting = self._actor.to_leave()
             for database in databases:
                 waiting = waiting or (gate.wait(database) if database.exists else None)

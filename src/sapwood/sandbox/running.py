@@ -113,7 +113,7 @@ class Running:
                     await self._call()
                 assert at.answer is not None
                 stretch = await self._executor.resume(self._task, at.snapshot, at.answer)
-            await self._free()
+            self._check_live()
             self._take(stretch)
             await self._keep()
         return at.result
@@ -125,7 +125,7 @@ class Running:
             answer = self._bound.call(at.function, at.arguments)
             if not isinstance(answer, Answer):
                 answer = await answer
-                await self._free()
+                self._check_live()
         finally:
             inside.reset(token)
         # In the slice of a function that awaits nothing: what it wrote and that it did are kept together.
@@ -203,9 +203,9 @@ class Running:
             self._place.write(msgspec.msgpack.encode(self._at))
             await self._place.actor.leave()
 
-    async def _free(self) -> None:
+    def _check_live(self) -> None:
         if self._place is not None:
-            await self._place.actor.free()
+            self._place.actor.check_live()
 
 
 READ = msgspec.msgpack.Decoder(Progress).decode

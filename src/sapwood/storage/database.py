@@ -10,7 +10,6 @@ mode, and each owner's tables appear with that owner's first write.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
 import time
@@ -23,11 +22,11 @@ from typing import Any, Protocol
 import apsw
 
 from sapwood.errors import (
-    ConstraintViolated,
     ForbiddenSql,
     MigrationFailed,
     NotFound,
     OverLimit,
+    SapwoodError,
     SlowSql,
     SqlError,
     StoredDataError,
@@ -35,10 +34,12 @@ from sapwood.errors import (
     UsageError,
 )
 from sapwood.storage.files import Files
-from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut
+from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut, wal_bytes
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.permitted import is_reserved, no_look, no_use
+from sapwood.storage.reader import Reader
 from sapwood.storage.rows import Rows, SqlValue
+from sapwood.storage.sql_errors import argument_error, sql_error
 from sapwood.timings import DEFAULTS
 
 log = logging.getLogger(__name__)
@@ -93,12 +94,6 @@ class Owner(Protocol):
         ...
 
 
-async def until_free(*databases: Database) -> None:
-    """Return when no read_sql runs on any of these."""
-    while any(database.busy_elsewhere for database in databases):  # noqa: ASYNC110 - it ends, or was told to give up
-        await asyncio.sleep(0.005)
-
-
 class Database:
     """The database of one agent."""
 
@@ -118,14 +113,13 @@ class Database:
         "_in_block",
         "_looking",
         "_owner",
+        "_reader_frames",
         "_savepoints",
         "_sql_timeout",
         "_stale",
         "_synced",
-        "_to_close",
         "_versions",
         "beside",
-        "busy_elsewhere",
         "descriptor",
         "exists",
         "frames",
@@ -134,6 +128,7 @@ class Database:
         "let_go",
         "max_bytes",
         "path",
+        "readers",
         "removed",
         "settled",
         "undone",
@@ -150,6 +145,7 @@ class Database:
         sql_timeout: float,
         max_bytes: int,
         checkpoint_frames: int = DEFAULTS.checkpoint_frames,
+        reader_frames: int = DEFAULTS.reader_frames,
     ) -> None:
         self.path = path
         self.exists = exists
@@ -159,9 +155,10 @@ class Database:
         """True once the agent sleeps: whoever wakes it makes another object, and the file can be opened only once."""
         self.max_bytes = max_bytes
         self._checkpoint_frames = checkpoint_frames
+        self._reader_frames = reader_frames
         self.in_transaction = False
-        self.busy_elsewhere = False
-        """True while `read_sql` runs on another thread; only it may touch the connection then."""
+        self.readers: set[Reader] = set()
+        """The queries of `read_sql` that run on other threads. No checkpoint runs before they end."""
         self.frames = 0
         """Frames in the WAL after the last commit."""
         self.descriptor: int | None = None
@@ -189,7 +186,6 @@ class Database:
         self._description: Any = ()
         self._deadline = NEVER
         self._denied: str | None = None
-        self._to_close = False
         self._stale = False
         self._beginning = False
         self._savepoints = 0
@@ -204,8 +200,8 @@ class Database:
 
     @property
     def in_use(self) -> bool:
-        """Whether it may not be closed: written to, about to be, or busy on another thread."""
-        return self.in_transaction or self._beginning or self.busy_elsewhere
+        """Whether it may not be closed: written to, about to be, or read by `read_sql`."""
+        return self.in_transaction or self._beginning or bool(self.readers)
 
     @property
     def wal(self) -> Path:
@@ -285,10 +281,7 @@ class Database:
 
     def close(self) -> None:
         """Let go of the file. Only between transactions; the next use opens it again."""
-        if self.busy_elsewhere:
-            self._to_close = True
-            self.interrupt()
-            return
+        self.stop_readers(Unavailable("The agent stopped while read_sql() ran."))
         if self._connection is not None:
             self._connection.close(True)
             self._connection = self._cursor = None
@@ -316,12 +309,9 @@ class Database:
     def run(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
         """Run a statement of the user's, and read all its rows."""
         self._ready()
+        assert self._cursor is not None
         self.last_used = time.monotonic()
         self._deadline = self.last_used + self._sql_timeout
-        return self._run(sql, arguments)
-
-    def _run(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
-        assert self._cursor is not None
         self._for_user = sql
         self._description = ()
         try:
@@ -334,13 +324,8 @@ class Database:
             return Rows(tuple([column[0] for column in self._description]), rows)
         except apsw.Error as error:
             raise self._translated(error, sql) from error
-        except TypeError as error:
-            raise UsageError(
-                "SQL arguments must be None, int, float, str or bytes, passed one by one after the "
-                f"statement: {error}. In: {sql}"
-            ) from None
-        except KeyError as error:
-            raise UsageError(f"The argument {error} is missing. In: {sql}") from None
+        except (TypeError, KeyError) as error:
+            raise argument_error(error, sql) from None
         finally:
             self._for_user = ""
             self._deadline = NEVER
@@ -369,34 +354,7 @@ class Database:
             cursor.close(True)
             connection.execute("PRAGMA query_only = OFF", prepare_flags=OWN_FLAGS)
 
-    def begin_elsewhere(self) -> None:
-        """Open a transaction of its own for a statement that another thread will run."""
-        connection = self._ready()
-        self.in_transaction = True  # before BEGIN, which would otherwise begin a slice
-        connection.execute("BEGIN IMMEDIATE", prepare_flags=OWN_FLAGS)
-        self._deadline = NEVER
-        self.busy_elsewhere = True
-
-    def run_elsewhere(self, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows:
-        """Run the statement of `begin_elsewhere`, on whatever thread this is, for as long as it takes."""
-        assert self._connection is not None
-        return self._run(sql, arguments)
-
-    def interrupt(self) -> None:
-        """Make the statement that runs elsewhere give up."""
-        self._deadline = 0.0
-
-    def end_elsewhere(self) -> None:
-        """The statement has ended, and this thread may use the connection again."""
-        self.busy_elsewhere = False
-        if self._to_close:
-            self._to_close = False
-            self.rollback()
-            self.close()
-
     def _ready(self) -> apsw.Connection:
-        if self.busy_elsewhere:
-            raise Unavailable("The agent is executing read_sql(). Await it before you use the database again.")
         if self._in_block is not None and self._owner.whose_slice() is not self._in_block:
             self.break_block()
         if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
@@ -442,8 +400,7 @@ class Database:
         """Return the error to raise; let the owner know if SQLite ended the transaction by itself."""
         assert self._connection is not None
         denied, self._denied = self._denied, None
-        # A statement that runs elsewhere has a transaction of its own, and whoever awaits it cleans up.
-        lost = self.in_transaction and not self._connection.in_transaction and not self.busy_elsewhere
+        lost = self.in_transaction and not self._connection.in_transaction
         if lost:
             self.in_transaction = self._attempt = False
             self._forget_blocks()
@@ -467,13 +424,7 @@ class Database:
                 f"SQLite rolled back the transaction ({error}): the writes of this slice are undone, and the "
                 "agent restarts."
             )
-        if isinstance(error, apsw.AuthError) or denied is not None:
-            return ForbiddenSql(f"{denied or error} In: {sql}")
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return StoredDataError(f"The database {self.path.name} is damaged: {error}")
-        if isinstance(error, apsw.ConstraintError):
-            return ConstraintViolated(f"{error}. In: {sql}")
-        return SqlError(f"{error}. In: {sql}")
+        return sql_error(error, denied, sql, self.path.name)
 
     def _authorize(self, action: int, first: str | None, second: str | None, schema: str | None, by: str | None) -> int:
         if not self._for_user:
@@ -513,7 +464,7 @@ class Database:
 
     def rollback(self) -> None:
         """Forget the open transaction, if there is one."""
-        if self.in_transaction and self._connection is not None and not self.busy_elsewhere:
+        if self.in_transaction and self._connection is not None:
             self.in_transaction = self._attempt = False
             self._forget_blocks()
             if self._connection.in_transaction:
@@ -527,13 +478,51 @@ class Database:
 
     def checkpoint_if_long(self) -> None:
         """Copy the WAL into the file once it has grown long."""
-        if self.frames >= self._checkpoint_frames and self._connection is not None:
+        if self.frames < self._checkpoint_frames or self._connection is None:
+            return
+        if self.readers and self.frames < self._reader_frames:
+            return
+        self.stop_readers(
+            SlowSql(
+                f"read_sql() was interrupted: the agent wrote {wal_bytes(self.frames)} bytes while it ran, and its "
+                "write-ahead log has to be emptied. Read fewer rows at a time."
+            )
+        )
+        try:
+            self._checkpoint(self._connection)
+        except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again
+            log.warning("checkpoint failed", extra={"file": self.path.name}, exc_info=error)
+
+    def _checkpoint(self, connection: apsw.Connection) -> bool:
+        """Copy the WAL into the file; return whether the file has all of it now."""
+        frames, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self.frames = 0
+        return frames == copied
+
+    def stop_readers(self, reason: SapwoodError) -> None:
+        """Interrupt `read_sql`, which raises `reason`; the file may change then."""
+        for reader in self.readers:
+            reader.cancel(reason)
+        self.readers.clear()
+
+    def reader(self, *, may_checkpoint: bool) -> Reader | None:
+        """Return a reader of what is committed now. The file does not change until it is taken from `readers`.
+
+        Returns `None` if the file lacks commits, and a checkpoint has to wait: for an older reader, or a backup.
+        """
+        connection = self._ready()
+        if self.frames:
+            if self.readers or not may_checkpoint:
+                return None
             try:
-                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again
-                log.warning("checkpoint failed", extra={"file": self.path.name}, exc_info=error)
-                return
-            self.frames = 0
+                is_whole = self._checkpoint(connection)
+            except apsw.Error as error:
+                raise Unavailable(f"The checkpoint before read_sql() failed: {error}") from error
+            if not is_whole:
+                return None
+        reader = Reader(self.path, self._files.vfs)
+        self.readers.add(reader)
+        return reader
 
     @contextmanager
     def block(self) -> Generator[None, None, None]:

@@ -194,7 +194,7 @@ def _queued(tree: Tree, left: list[int]) -> tuple[int, bool]:
     count, more, most = 0, False, tree.host.timings.counted_calls
     for actor in tree.actors.values():
         database = actor.database
-        if not database.is_open or database.busy_elsewhere or not database.has(CALLS):
+        if not database.is_open or not database.has(CALLS):
             continue
         if left[0] <= 0:
             return count, True

@@ -236,7 +236,7 @@ class Operator:
             sockets=self._node.sockets.number_of(address),
             bytes=_size(database.path) + _size(database.wal),
         )
-        if not database.exists or database.busy_elsewhere:
+        if not database.exists:
             return branch
         branch.children = self._registry(tree, stem).count()
         work = pending_work(database)
@@ -468,7 +468,7 @@ class Operator:
                 owner, stem = to_visit.pop()
                 tree.slices.commit()
                 database = self._database(tree, stem)
-                if not database.exists or database.busy_elsewhere:
+                if not database.exists:
                     continue
                 if _has_table(database, "sapwood_decisions"):
                     columns, rows = database.look("SELECT * FROM sapwood_decisions ORDER BY number", (), MOST_ROWS + 1)

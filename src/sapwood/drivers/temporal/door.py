@@ -32,7 +32,6 @@ from sapwood.runs.registry import HARD
 from sapwood.runs.runner import Runs
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import OpenStreams
-from sapwood.storage.database import until_free
 from sapwood.web.asgi import ASGI, Receive, Scope, Send
 from sapwood.web.carrying import answer_relayed, relay
 from sapwood.web.errors import status_of
@@ -221,21 +220,18 @@ async def _done(actor: Actor, function: Any, *args: Any) -> Any:
 
 
 async def _stands(actor: Actor, id: str) -> Answer | None:
-    await until_free(actor.database)
     worker = actor.of(Served).worker
     status = worker.stands(id)
     return None if status is None else Answer(status, waits=status in ("queued", "waiting") or worker.rests(id))
 
 
 async def _is_over(parent: Actor, child: str, run: str) -> bool:
-    await until_free(parent.database)
     row = parent.of(Runs).registry.get(run)
     return row is not None and row.name == child and row.status in HARD
 
 
 async def _does_run(actor: Actor, id: str) -> bool:
     """Return whether this is a run; a turn that was one, and goes on, is none."""
-    await until_free(actor.database)
     row = actor.of(Served).row(id)
     return row is not None and row.status == RUNNING
 
@@ -248,7 +244,6 @@ async def _cancel(actor: Actor, id: str, reason: str) -> None:
 
 
 async def _cancel_run(parent: Actor, id: str, reason: str) -> None:
-    await until_free(parent.database)
     parent.of(Runs).cancel(id, reason)
 
 
