@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conformance.chats import say, user
 from tests.conformance.served import Client, Served, served, type_of
@@ -21,6 +22,8 @@ from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.runs.decisions import broken_at, read
 from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.types import Address, PathSegment
+from sapwood.web.operator import Operator
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
 
 pytestmark = pytest.mark.slow  # each starts a server
@@ -314,6 +317,34 @@ async def test_decisions_are_chained_and_cannot_be_changed(tmp_path: Path) -> No
             database.execute("DELETE FROM sapwood_decisions")
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+async def test_a_decision_by_sapwood_call_is_recorded_as_the_operator_s(tmp_path: Path, depth: int) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        steps = [PathSegment(step["type"], step["name"]) for step in desk.question["path"]]
+        address = Address((PathSegment("Desk", "acme"), *steps[:depth]))
+        (question,) = await (await desk.world.get_agent(Desk, "acme")).questions.list()
+        given = question.id if depth else msgspec.to_builtins(question)
+
+        answers = [one async for one in Operator(desk.world.node).call(str(address), "questions.approve", [given])]
+
+        assert answers == [b"true"]
+        await desk.until_booked()
+        decision, _ = (await (await desk.refunds()).conversation.export())["decisions"]
+        assert (decision["kind"], decision["user"]) == ("approved", "operator")
+        assert (decision["authentication"], decision["channel"]) == ("operator token", f"code {address}")
+
+
+async def test_code_that_approves_later_is_not_taken_for_the_operator_who_started_it(tmp_path: Path) -> None:
+    async with asyncio.timeout(patience()), served(App(agents=[LateApprover])) as one:
+        [_ async for _ in Operator(one.world.node).call("LateApprover:a", "begin", [])]
+        agent = await one.world.get_agent(LateApprover, "a")
+        async with asyncio.timeout(patience()):
+            while not (decisions := (await agent.conversation.export())["decisions"]):  # noqa: ASYNC110 - from outside
+                await asyncio.sleep(0.01)
+
+        assert (decisions[0]["user"], decisions[0]["channel"]) == (None, "code LateApprover:a")
+
+
 class AskWithout(ChatAgent):
     """Pays."""
 
@@ -323,6 +354,19 @@ class AskWithout(ChatAgent):
     async def pay(self) -> str:
         """Pay."""
         return "paid"
+
+
+class LateApprover(AskWithout):
+    """Asks, and approves in a fiber."""
+
+    async def begin(self) -> None:
+        self.start_fiber("approve", self.approve_later)
+
+    async def approve_later(self) -> None:
+        await self.turns.start("pay")
+        while not (questions := await self.questions.list()):  # noqa: ASYNC110 - the turn goes on meanwhile
+            await asyncio.sleep(0.01)
+        await self.questions.approve(questions[0])
 
 
 class AskBelow(ChatAgent):
@@ -491,6 +535,45 @@ async def test_a_child_that_does_not_say_who_may_approve_is_not_created(tmp_path
     async with App(agents=[AskInCode], authenticate=_authenticate, settings=Settings(data=str(tmp_path))) as app:
         with pytest.raises(UsageError, match="The tool 'pay' of AskWithout requires approval"):
             await (await app.get_agent(AskInCode, "a")).begin()
+
+
+async def pay_once() -> str:
+    """Pay."""
+    return "paid"
+
+
+class InstanceToolPayer(ChatAgent):
+    """Has a tool that only an instance knows."""
+
+    model = ScriptedModel(call("pay_once", id="k"), text("paid"), each=True)
+
+    @property
+    def tools(self) -> Any:
+        return (tool(requires_approval=True, approvers="operator")(pay_once),)
+
+
+class InstanceToolDesk(ChatAgent):
+    model = ScriptedModel(call("instance_tool_payer", id="c1", message="pay"), text("done"), each=True)
+    tools = (agent_tool(InstanceToolPayer),)
+
+
+async def test_questions_of_a_tool_of_an_instance_are_shown_above_only_while_the_agent_is_awake() -> None:
+    desk = "/agents/instance-tool-desk/d"
+    authenticate = lambda _: User("otto", claims={"roles": ["operator"]})  # noqa: E731
+    async with (
+        asyncio.timeout(patience()),
+        served(App(agents=[InstanceToolDesk], authenticate=authenticate)) as one,
+    ):
+        client = await one.join(desk)
+        await say(client, "r1", user("pay", "u1"))
+        await client.until(lambda frame: type_of(frame) == QUESTIONS and frame["questions"])
+        await client.close()
+        await asleep(one.world)
+
+        assert (await one.site.http(f"{desk}/questions")).json() == {"questions": []}
+        own = await one.site.http(f"{desk}/sub/instance-tool-payer/agent-tool%3Ac1/questions")
+        assert [question["id"] for question in own.json()["questions"]] == ["k"]
+        assert [question["id"] for question in (await one.site.http(f"{desk}/questions")).json()["questions"]] == ["k"]
 
 
 class RacePayer(ChatAgent):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sapwood import tracing
 from sapwood.address import Address
@@ -24,6 +24,11 @@ class Running(Protocol):
 
     @property
     def address(self) -> Address: ...
+
+    @property
+    def stem(self) -> str:
+        """The name of its file. Agents that had its address before have other names."""
+        ...
 
     @property
     def agent(self) -> object: ...
@@ -73,7 +78,7 @@ class Call:
         self.reply: Reply | None = None
         """What the caller waits for; None for work nobody waits for."""
         self.client: object = None
-        """The connection that caused it, if a client did."""
+        """The connection that caused it, if a client did; `OPERATOR` if an operator did."""
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
         self.trace: Any = None if tracing.tracer is None else tracing.carried()
@@ -88,6 +93,7 @@ class Call:
         """Whether the caller waits no longer; callbacks that came with the call end with it."""
         limit = until.get()
         if caller is None:
+            self.client = outside.get()
             self.depth = 1
             self.deadline = limit
         else:
@@ -131,6 +137,25 @@ class Call:
 
 current: ContextVar[Call | None] = ContextVar("sapwood_call", default=None)
 until: ContextVar[float | None] = ContextVar("sapwood_deadline", default=None)
+
+
+class OperatorClient:
+    """Stands for an operator who calls an agent, as `sapwood call` does."""
+
+
+OPERATOR: Final = OperatorClient()
+outside: ContextVar[OperatorClient | None] = ContextVar("sapwood_outside", default=None)
+"""Who makes the calls here that no agent makes."""
+
+
+@contextmanager
+def as_operator() -> Generator[None, None, None]:
+    """Make the calls in this block for an operator."""
+    token = outside.set(OPERATOR)
+    try:
+        yield
+    finally:
+        outside.reset(token)
 
 
 def deadline_of(caller: Call | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from sapwood.address import PathSegment
-from sapwood.kernel.context import current
+from sapwood.kernel.context import OPERATOR, current
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,12 @@ def author_of_client(user: Any, authentication: str | None, channel: str) -> Aut
 
 
 def author_of_code(authentication: str | None) -> Author:
-    """Return the author of an answer that the code that runs now gives: for a client, if one called it."""
+    """Return the author of an answer that the code that runs now gives: for a client or an operator, if one called."""
     call, channel = current.get(), "code"
     while call is not None:
         channel = f"code {call.actor.address}" if channel == "code" else channel
+        if call.client is OPERATOR:
+            return Author("operator", "operator token", channel)
         if call.client is not None:
             return author_of_client(getattr(call.client, "user", None), authentication, channel)
         call = call.caller

@@ -36,6 +36,7 @@ from sapwood.errors import (
 from sapwood.kernel.actor import Actor, row_id
 from sapwood.kernel.backup import backup, restore, root_of
 from sapwood.kernel.classes import resolve
+from sapwood.kernel.context import as_operator
 from sapwood.kernel.copying import json_hook, unjson_hook
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.method_schemas import method_list
@@ -322,7 +323,8 @@ class Operator:
             except msgspec.ValidationError as error:
                 text = f"{called.full_name}() argument {name!r} does not fit: {error}."
                 raise InvalidArguments(text) from None
-        answer = getattr(stub, method)(*given)
+        with as_operator():
+            answer = getattr(stub, method)(*given)
         if called.streams:
             async for item in answer:
                 yield msgspec.json.encode(item, enc_hook=json_hook)
