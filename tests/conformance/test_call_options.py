@@ -126,6 +126,14 @@ class Till(Agent):
     async def let_child_charge(self, name: str, key: str) -> int:
         return await (await self.sub_agent(Till, name)).charge_parent(key)
 
+    async def charge_other(self, key: str) -> int:
+        return await with_options(await self.get_agent(Till, "other"), idempotency_key=key).charge(7)
+
+    async def charge_other_from(self, key: str, *names: str) -> int:
+        """Charge another root from the till at the end of this path."""
+        child = await self.sub_agent(Till, names[0])
+        return await (child.charge_other_from(key, *names[1:]) if len(names) > 1 else child.charge_other(key))
+
     async def start(self, key: str, *names: str) -> None:
         self.start_fiber(key, self.work, key, list(names))
 
@@ -277,6 +285,21 @@ async def test_keys_of_two_callers_do_not_meet(run: Run, bank: Bank) -> None:
 
         assert await root.let_child_charge("a", "k") == 1
         assert await with_options(root, idempotency_key="k").charge(7) == 3
+
+
+@pytest.mark.promise("B-3")
+async def test_a_caller_that_was_deleted_and_created_again_has_new_keys(run: Run, bank: Bank) -> None:
+    async with run(Till, deps=bank) as world:
+        root = await till(world)
+        assert await root.let_child_charge("a", "k") == 1
+        assert await root.charge_other_from("k", "a", "b") == 1
+
+        await root.cut("a")
+
+        assert await root.let_child_charge("a", "k") == 2
+        assert await root.let_child_charge("a", "k") == 2
+        assert await root.charge_other_from("k", "a", "b") == 2
+        assert await root.charge_other_from("k", "a", "b") == 2
 
 
 async def test_a_call_that_would_wait_for_itself_is_refused(run: Run, bank: Bank) -> None:

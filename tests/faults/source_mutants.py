@@ -300,8 +300,8 @@ MUTANTS = [
         "B-3",
         (
             "kernel/idempotency.py",
-            'Place("" if call.caller is None else str(call.caller.actor.address), call.key)',
-            'Place("", call.key)',
+            "place = Place.of(call.caller, call.key)",
+            'place = Place("", call.key)',
         ),
         tests=("test_call_options.py::test_keys_of_two_callers_do_not_meet",),
     ),

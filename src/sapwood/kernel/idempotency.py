@@ -3,7 +3,8 @@
 The outcome is written in the last slice of the method, so it is kept together with what that
 slice wrote, or not at all. A call of which nothing is kept, because the process ended or the
 call was cancelled, is carried out again by the next one with its key: a method without awaits
-takes effect exactly once, one with awaits at least once. Keys of two callers never meet.
+takes effect exactly once, one with awaits at least once. Keys of two callers never meet, also if
+one was deleted and the other has its address now.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ class Place(NamedTuple):
     """What a call is recognized by."""
 
     caller: str
+    """The address and the file of the calling agent; empty for the program itself."""
     key: str
+
+    @classmethod
+    def of(cls, caller: Call | None, key: str) -> Place:
+        return cls("" if caller is None else f"{caller.actor.address} {caller.actor.stem}", key)
 
 
 class Underway(NamedTuple):
@@ -63,7 +69,7 @@ class IdempotentCalls:
         """Return what the method returned for this key, or raise what it raised; call it if it was not called."""
         assert call.key is not None
         actor = self._actor
-        place = Place("" if call.caller is None else str(call.caller.actor.address), call.key)
+        place = Place.of(call.caller, call.key)
         arguments = method.signature.digest(args, kwargs, actor.limits.payload_bytes)
         actor.check_live()
         while (other := self._underway.get(place)) is not None:

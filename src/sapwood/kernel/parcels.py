@@ -46,6 +46,8 @@ class Above(msgspec.Struct, array_like=True):
     steps: Steps
     method: str
     is_start: bool
+    stem: str
+    """The name of its agent's file."""
     key: str | None = None
     """Its idempotency key."""
 
@@ -142,10 +144,11 @@ def packed(value: object) -> msgspec.Raw:
 class FarAgent:
     """Stands for an agent of another node in the chain of calls."""
 
-    __slots__ = ("address", "agent")
+    __slots__ = ("address", "agent", "stem")
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, stem: str = "") -> None:
         self.address = address
+        self.stem = stem
         self.agent = None
 
     def check_live(self) -> None:
@@ -160,7 +163,8 @@ def cause_of(caller: Call | None, deadline: float | None) -> Cause | None:
     chain: list[Above] = []
     one = caller
     while one is not None:
-        chain.append(Above(cast("Steps", list(one.actor.address.segments)), one.method, one.is_start, one.key))
+        agent = one.actor
+        chain.append(Above(cast("Steps", list(agent.address.segments)), one.method, one.is_start, agent.stem, one.key))
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
@@ -176,7 +180,7 @@ def caller_of(cause: Cause, live: dict[Address, Running]) -> Call | None:
     call: Call | None = None
     for above in cause.chain:
         address = address_of(above.steps)
-        call = Call(live.get(address) or FarAgent(address), above.method, call)
+        call = Call(live.get(address) or FarAgent(address, above.stem), above.method, call)
         call.is_start = above.is_start
         call.key = above.key
     return call
