@@ -26,6 +26,7 @@ from sapwood.testing import ScriptedModel, World, call, calls, text
 from sapwood.types import Address, PathSegment
 
 QUESTIONS = "sapwood_questions"
+NOT_OPEN = "This question is not open."
 RUN = "agent-tool:c1"
 TOP = "/agents/quiz-top/t"
 LADDER = ("QuizFirst", "QuizSecond", "QuizThird", "QuizDeep")
@@ -319,7 +320,7 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
 
         assert not await agent.questions.deny(question)
         second = await posted(one, 0, approved=False)
-        assert (second.status, second.json()) == (409, {"answered": False})
+        assert (second.status, second.json()) == (409, {"answered": False, "refused": NOT_OPEN})
         assert not await (await below(one, 4)).questions.approve("k")
         await check_ended(one, approved=True)
 
@@ -328,11 +329,46 @@ async def test_the_first_answer_counts_and_one_that_comes_later_is_told_so(level
         assert client.of_type(QUESTIONS) == []
         await client.send({"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": True, "path": wired(0)})
         told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
-        assert told["questions"] == []
+        assert (told["questions"], told["refused"]) == ([], {"id": "k", "reason": NOT_OPEN})
         assert not await agent.questions.approve(question)
         gone = Question("k", "reveal", {}, (PathSegment("QuizFirst", "nobody"),))
         assert not await agent.questions.approve(gone)
         assert QuizDeep.told == ["it"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [0, 2, 4])
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_client_that_reconnects_after_the_answer_is_shown_no_question_and_refused(
+    depth: int, crashes: bool
+) -> None:
+    async with quiz() as one:
+        client = await asked(one)
+        old = client if depth == 0 else await one.join(url(depth))
+        if depth < 4:
+            await old.until(lambda frame: type_of(frame) == QUESTIONS and frame["questions"])
+        await old.close()
+        agent = await top(one)
+        (question,) = await agent.questions.list()
+        assert await agent.questions.approve(question)
+        if crashes:
+            await one.world.crash()
+
+        again = await one.join(url(depth))
+        if crashes:  # the index may say too much until the agent that asked is awake
+            await check_ended(one, approved=True)
+            await one.world.settled()
+            assert [frame["questions"] for frame in again.of_type(QUESTIONS)][-1:] in ([], [[]])
+            again.frames.clear()
+        late = {"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": False}
+        await again.send(late | ({"path": wired(depth)} if depth < 4 else {}))
+
+        refused = {"id": "k", "reason": NOT_OPEN}
+        await again.until(lambda frame: type_of(frame) == QUESTIONS)
+        assert again.of_type(QUESTIONS) == [
+            {"type": QUESTIONS, "path": wired(depth), "questions": [], "refused": refused}
+        ]
+        await check_ended(one, approved=True)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from sapwood.runs.contract import bounded_reason
 from sapwood.runs.gates import refused_to_watch
 from sapwood.runs.permission import Permission
 from sapwood.runs.question import author_of_client
-from sapwood.runs.questions import answer_of, digest_of
+from sapwood.runs.questions import NOT_OPEN, answer_of, digest_of
 from sapwood.wire import chat as wire
 from sapwood.wire import frames
 from sapwood.wire import runs as run_wire
@@ -84,6 +84,9 @@ class Talk:
             self._refuse(socket, frame, str(refused))
             return
         if question is None:
+            if frame.type == wire.TOOL_APPROVAL:
+                open_now = run_wire.questions((), self._answers.questions(), refused=(id, NOT_OPEN))
+                self._record.stream.tell_one(socket, open_now)
             return
         tools = frame.client_tools if frame.type == wire.TOOL_RESULT and _are_tools(frame.client_tools) else None
         self._answers.answer(

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 PATH = "/questions"
 UNREACHABLE = "The agent that asks cannot be reached now. Try again."
+NOT_OPEN = "This question is not open."
 ANSWERS = frozenset({chat_wire.TOOL_RESULT, chat_wire.TOOL_APPROVAL})
 
 
@@ -157,11 +158,15 @@ class Questions:
         await actor.leave()
         if actor.detached or (known := self._index.of(actor.address)) is None:
             return
-        text = msgspec.json.encode(self._own()).decode()
-        if text == "[]":
-            self._index.forget(actor.address)
-        elif text != known:
+        questions = self._own()
+        text = msgspec.json.encode(questions).decode()
+        if text == known:
+            return
+        if questions:
             self._index.put(actor.address, actor.database, text)
+        else:
+            self._index.forget(actor.address)
+        self._show_fewer(questions)  # clients that connected after a crash were shown what the index said
 
     def _at(self, path: Path) -> Address:
         return Address((*self._actor.address.segments, *path))
@@ -346,21 +351,20 @@ class Questions:
         id, digest = str(frame.call), digest_of(frame)
         why = WATCH_ONLY if socket.is_watch_only else None
         try:
-            if why is None and await self.answer_of_client(
-                request_of(socket), "socket", path, id, answer_of(frame), digest
-            ):
-                return
+            if why is None:
+                if await self.answer_of_client(request_of(socket), "socket", path, id, answer_of(frame), digest):
+                    return
+                why = NOT_OPEN
         except Shut:
             why = NOT_ALLOWED
         except Refused as refused:
             why = str(refused)
         except Unavailable:
             why = UNREACHABLE
-        # What the client showed is not what is open, or it is still open.
         owner = self._at(path)
         known = socket.shown.get(str(owner), ())
         still_open = [one for one in self._open_at(owner) if one.id in known]
-        self._actor.of(Outbox).put(socket, wire.questions(path, still_open, refused=None if why is None else (id, why)))
+        self._actor.of(Outbox).put(socket, wire.questions(path, still_open, refused=(id, why)))
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
@@ -384,12 +388,12 @@ class Questions:
                 request, "http", _steps(posted.path), posted.id, posted.answer(), posted.digest
             )
         except Shut as shut:
-            return shut.response or _json({"answered": False}, 409)
+            return shut.response or _json({"answered": False, "refused": NOT_OPEN}, 409)
         except InvalidArguments:
             raise
         except Refused as refused:
             return _json({"answered": False, "refused": str(refused)}, 403)
-        return _json({"answered": taken}, 200 if taken else 409)
+        return _json({"answered": True}) if taken else _json({"answered": False, "refused": NOT_OPEN}, 409)
 
     async def shown_to(self, request: Any) -> list[tuple[Path, Question]]:
         """Return the questions here and below that a client may see."""
