@@ -162,6 +162,21 @@ async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
     assert [record for record in caplog.records if "tool failed tool=picture" in record.getMessage()]
 
 
+async def test_a_tool_that_returns_an_integer_of_more_than_64_bits_is_named(run: Run) -> None:
+    async def count() -> dict[str, int]:
+        """Count."""
+        return {"atoms": 10**80}
+
+    cls = handy(ScriptedModel(call("count", id="c"), text("many")), tools=[count])
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+
+        assert (await agent.send("how many?")).text == "many"
+        _, answer = await agent.conversation.messages()
+        said = parts_of(answer, "c")["errorText"]
+        assert "count ran, but its result cannot be stored: `atoms` in it is an integer of more than 64 bits." in said
+
+
 async def test_a_model_that_keeps_calling_wrongly_is_stopped(run: Run) -> None:
     model = ScriptedModel(call("add", a="no number", b=2))
     cls = handy(model, max_retries=2)

@@ -33,6 +33,7 @@ from tests.conformance.worlds import asleep, happens
 from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
 from sapwood.kernel.disclosure import for_clients
+from sapwood.runs.served import Served
 
 
 @dataclass(frozen=True)
@@ -155,14 +156,58 @@ async def test_an_input_that_no_json_can_say_is_refused_before_anything_is_store
         async def give_odd(self) -> None:
             await self.run_agent(Digger, object())
 
+        async def give_large(self) -> None:
+            await self.run_agent(Digger, {"counts": [1, 1 << 64]})
+
         async def count(self) -> int:
             return len(self.runs.list())
 
     async with working(type("Boss", (OddBoss,), {})) as (_, agent, _):
-        with pytest.raises(InvalidArguments, match="JSON"):
+        with pytest.raises(InvalidArguments, match=r"The input of a run cannot be stored: .* of type object"):
             await agent.give_odd()
+        with pytest.raises(InvalidArguments, match=r"`counts\[1\]` in it is an integer of more than 64 bits"):
+            await agent.give_large()
 
         assert await agent.count() == 0
+
+
+class LargeNumbers(Agent):
+    """Returns, yields or reports an integer of more than 64 bits."""
+
+    async def on_run(self, input: str) -> AsyncIterator[Any]:
+        if input == "progress":
+            self.report_progress(0.5, data={"count": -(1 << 63) - 1})
+        yield {"type": "data-total", "data": {"rows": [1, 1 << 64]}}
+
+
+class LargeResult(Agent):
+    async def on_run(self, input: int) -> Any:
+        return {"small": (1 << 64) - 1, "text": str(1 << 64), "sums": [{"total": -(1 << input)}]}
+
+
+@pytest.mark.parametrize(
+    ("worker", "input", "says"),
+    [
+        (LargeResult, 64, "The result of LargeResult.on_run() cannot be stored: `sums[0].total` in it is an "),
+        (LargeNumbers, "chunk", "A chunk of the run 'r1' cannot be stored: `data.rows[1]` in it is an "),
+        (LargeNumbers, "progress", "The progress of the run 'r1' cannot be stored: `data.count` in it is an "),
+    ],
+)
+async def test_an_integer_of_more_than_64_bits_is_refused_where_it_would_be_stored(
+    worker: type, input: Any, says: str
+) -> None:
+    async with working(boss(worker)) as (_, agent, _):
+        run = await agent.give(input, run_id="r1")
+
+        assert run.status == "failed"
+        assert f"{says}integer of more than 64 bits. Use a string." in (run.error or "")
+
+
+async def test_an_integer_of_64_bits_is_a_result() -> None:
+    async with working(boss(LargeResult)) as (_, agent, _):
+        run = await agent.give(63)
+
+        assert run.output == {"small": (1 << 64) - 1, "text": str(1 << 64), "sums": [{"total": -(1 << 63)}]}
 
 
 async def test_a_result_that_no_json_can_say_is_the_error_of_the_run() -> None:
@@ -448,12 +493,15 @@ async def test_hooks_that_raise_disturb_no_run() -> None:
 
 @pytest.mark.promise("CF-87")
 async def test_a_finished_run_leaves_nothing_in_memory() -> None:
-    async with working(boss()) as (one, agent, _):
+    async with working(boss(TellingWorker)) as (one, agent, _):
         for at in range(3):
             await agent.give("work", run_id=f"r{at}")
         (tree,) = one.world.node.trees.values()
+        served = [actor.of(Served) for actor in tree.actors.values()]
+        assert not any(found for one in served for found in (one.last_heard, one.told, one.away, one.when_resting))
         awake = weakref.WeakSet(tree.actors.values())
         assert awake
+        del served
         del agent, tree
         await asleep(one.world)
 

@@ -335,6 +335,39 @@ async def test_what_a_transport_refuses_or_breaks_ends_the_run(error: Exception,
         assert mill.log.count("start") == 1
 
 
+@pytest.mark.parametrize(
+    ("end", "length"),
+    [
+        (RemoteStatus("failed", error="e" * 1_000_000), 2000),
+        (RemoteStatus("cancelled", reason="r" * 1_000_000), 500),
+        (RemoteRefused("e" * 1_000_000), 2000),
+    ],
+)
+async def test_the_texts_of_a_remote_end_are_shortened(end: RemoteStatus | RemoteRefused, length: int) -> None:
+    class Verbose(MemoryTransport):
+        async def start(self, session: str, input: int) -> RemoteStatus:
+            if isinstance(end, RemoteStatus):
+                return end
+            raise end
+
+    class AtVerbose(RemoteSubAgent):
+        url = "verbose"
+        deps: Mill
+
+        def transport(self) -> RunTransport:
+            return Verbose(self.deps)
+
+    class VerboseDesk(Agent):
+        async def give(self) -> Run:
+            return await self.run_agent(AtVerbose, 1)
+
+    async with asyncio.timeout(patience()), served(App(agents=[VerboseDesk], deps=Mill())) as near:
+        run = await (await near.world.get_agent(VerboseDesk, "d")).give()
+
+        assert run.status == (end.status if isinstance(end, RemoteStatus) else "failed")
+        assert len(run.error or run.reason or "") == length
+
+
 @pytest.mark.parametrize("lost", [ConnectionError("reset"), Unavailable("no answer"), RemoteRefused("unreadable")])
 async def test_a_run_whose_start_was_not_answered_is_cancelled_if_the_next_request_is_refused(lost: Exception) -> None:
     """The other side has taken the run, as when a reply is lost and the token expires."""

@@ -21,6 +21,8 @@ from sapwood.chat.chunks import json_of
 from sapwood.chat.compaction import SUMMARISE
 from sapwood.chat.prices import Prices, cost_of
 from sapwood.chat.tools import Toolbox
+from sapwood.errors import NotCopyable
+from sapwood.kernel.copying import json_to_copy
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
@@ -349,10 +351,11 @@ def _Journalled(turn: Turn) -> Any:  # noqa: N802 - it makes a class, which need
                 await journal.ended(id, error=told)
                 raise ToolFailed(told) from error
             try:
-                result = msgspec.json.encode(json_of(value)).decode()
-            except ValueError as error:
+                result = json_to_copy(json_of(value), "its result").decode()
+            except (ValueError, NotCopyable) as error:
                 turn.tool_raised(name, error)
-                told = f"{name} ran, but its result is not a JSON value: {error}"
+                is_json = isinstance(error, NotCopyable)
+                told = f"{name} ran, but {error if is_json else f'its result is not a JSON value: {error}'}"
                 await journal.ended(id, error=told)
                 raise ToolFailed(told) from error
             await journal.ended(id, result=result)
@@ -381,7 +384,7 @@ async def _output(turn: Turn, call: ToolCallPart, function: Callable[[], Awaitab
     await journal.kept()
     with turn.within(id, name):
         value = await function()
-    await journal.ended(id, result=msgspec.json.encode(json_of(value)).decode())
+    await journal.ended(id, result=json_to_copy(json_of(value), f"The result of {name}").decode())
     return value
 
 

@@ -37,6 +37,7 @@ from sapwood.chat.turns import CLIENT_SOON, SOON, CallJournal, Row
 from sapwood.errors import Refused, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
+from sapwood.kernel.copying import json_to_copy
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.disclosure import as_stored, with_reference
 from sapwood.runs.runner import Runs
@@ -359,7 +360,8 @@ class Steps:
             return "running"
         if acted.is_text:
             self._record.check_answer(row, acted.output)
-        self._turns.set(row.number, output=msgspec.json.encode(json_of(acted.output)).decode())
+        output = json_to_copy(json_of(acted.output), "The output of a turn")
+        self._turns.set(row.number, output=output.decode())
         self._stream.put({"type": "finish"})
         return "completed"
 

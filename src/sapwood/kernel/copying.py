@@ -8,12 +8,13 @@ with a sentence. Scalars that cannot change pass as they are.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -22,6 +23,8 @@ from sapwood.storage.rows import Rows
 
 SCALARS = frozenset({int, float, bool, str, bytes, types.NoneType})
 SIZED = frozenset({str, bytes})
+LARGE_NUMBER = re.compile(rb"[0-9]{19}")
+"""What the JSON of every integer contains that has more than 64 bits."""
 
 
 def pack_hook(value: Any) -> Any:
@@ -48,6 +51,33 @@ def to_json(value: object) -> bytes:
         return msgspec.json.encode(value, enc_hook=json_hook)
     except (ValueError, NotImplementedError, RecursionError) as error:
         raise TypeError(str(error)) from None
+
+
+def json_to_copy(value: object, what: str) -> bytes:
+    """Return a value as JSON, to be stored now and copied to other agents later. Raises `NotCopyable`."""
+    try:
+        text = to_json(value)
+    except TypeError as error:
+        raise NotCopyable(f"{what} cannot be stored: {error}") from None
+    if LARGE_NUMBER.search(text) and (field := _large_integer(text)) is not None:
+        where = f"`{field}` in it" if field else "it"
+        raise NotCopyable(f"{what} cannot be stored: {where} is an integer of more than 64 bits. Use a string.")
+    return text
+
+
+def _large_integer(text: bytes) -> str | None:
+    """Return the path to an integer in JSON that msgpack does not have; `None` if there is none."""
+    left: list[tuple[str, Any]] = [("", msgspec.json.decode(text))]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value).items()
+            left += [(f"{path}.{name}" if path else name, one) for name, one in fields]
+        elif isinstance(value, list):
+            left += [(f"{path}[{place}]", one) for place, one in enumerate(cast("list[Any]", value))]
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            return path
+    return None
 
 
 def unjson_hook(type_: Any, value: Any) -> Any:

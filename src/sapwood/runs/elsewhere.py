@@ -19,11 +19,12 @@ import msgspec
 from sapwood.capabilities.agenda import Agenda
 from sapwood.errors import RemoteRefused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.copying import to_json
+from sapwood.kernel.copying import json_to_copy, to_json
 from sapwood.kernel.spending import Claims
 from sapwood.kernel.tree import Tree
 from sapwood.runs import kept
-from sapwood.runs.contract import UNWANTED, Progress, reason_below
+from sapwood.runs.contract import MAX_REASON, UNWANTED, Progress, reason_below
+from sapwood.runs.decisions import LONGEST_TEXT
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.nested_log import NestedLog
 from sapwood.runs.outcomes import Outcomes
@@ -137,7 +138,7 @@ class RemoteRuns(MethodRuns):
             if not isinstance(error, RemoteRefused):
                 raise
             log.warning("remote run refused run=%s address=%s: %s", run, self._actor.address, error)
-            return {"status": "failed", "error": f"{error.code}: {error}"}
+            return {"status": "failed", "error": _shortened(f"{error.code}: {error}", LONGEST_TEXT)}
         finally:
             self._waiting.discard(run)
             self._tried.discard(run)
@@ -317,9 +318,15 @@ def _ended(state: RemoteStatus) -> dict[str, Any]:
     """Return how another server says a run ended, as it is noted here."""
     return {
         "status": state.status,
-        "output": to_json(state.output).decode() if state.status == "completed" else None,
+        "output": json_to_copy(state.output, "The result of a remote run").decode()
+        if state.status == "completed"
+        else None,
         "summary": state.summary,
-        "error": state.error,
-        "reason": state.reason,
+        "error": _shortened(state.error, LONGEST_TEXT),
+        "reason": _shortened(state.reason, MAX_REASON),
         "usage": to_json(dict(state.usage)).decode(),
     }
+
+
+def _shortened(text: object, length: int) -> str | None:
+    return None if text is None else str(text)[:length]

@@ -16,7 +16,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.exposed import Exposed
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
-from sapwood.kernel.copying import to_json
+from sapwood.kernel.copying import json_to_copy
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.disclosure import as_stored
 from sapwood.runs.contract import CANCELLED, Steered, code_of, doing
@@ -189,7 +189,8 @@ class MethodRuns:
         """Do a run; return how it ended, as it is noted."""
         value = await self._returned(run, input)
         summary = value if isinstance(value, str) else None
-        return {"status": "completed", "output": to_json(value).decode(), "summary": summary}
+        output = json_to_copy(value, f"The result of {self._actor.kind.type}.on_run()")
+        return {"status": "completed", "output": output.decode(), "summary": summary}
 
     async def _returned(self, run: str, input: str) -> Any:
         method = self._actor.kind.own("on_run")

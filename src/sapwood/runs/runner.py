@@ -24,11 +24,11 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.family import Family
 from sapwood.capabilities.steps import Work
-from sapwood.errors import Aborted, InvalidArguments, Refused, TimedOut, Unavailable, UsageError
+from sapwood.errors import Aborted, InvalidArguments, NotCopyable, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass, known
 from sapwood.kernel.context import current, until
-from sapwood.kernel.copying import to_json
+from sapwood.kernel.copying import json_to_copy, to_json
 from sapwood.kernel.tree import Tree
 from sapwood.runs.allowance import Allowance, Refusal
 from sapwood.runs.clients import RunClients
@@ -517,6 +517,6 @@ class Runs:
 def text_of(input: Any) -> bytes:
     """Return the input of a run as JSON."""
     try:
-        return to_json(input)
-    except TypeError as error:
-        raise InvalidArguments(f"The input of a run must be a JSON value: {error}") from None
+        return json_to_copy(input, "The input of a run")
+    except NotCopyable as error:
+        raise InvalidArguments(str(error)) from None

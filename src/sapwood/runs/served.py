@@ -18,6 +18,7 @@ from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.state import State
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import json_to_copy
 from sapwood.kernel.disclosure import for_clients
 from sapwood.kernel.outbox import Outbox
 from sapwood.runs.clients import RunClients
@@ -238,7 +239,7 @@ class Served:
         row = self.row(run)
         assert row is not None
         first, now = self.next_seq(row), self._actor.host.clock.now()
-        texts = [msgspec.json.encode(chunk) for chunk in chunks]
+        texts = [json_to_copy(chunk, f"A chunk of the run {run!r}") for chunk in chunks]
         self._db.execute(
             "INSERT INTO sapwood_chunks VALUES (?, ?, 0, ?, ?)",
             row.stream,
@@ -327,6 +328,8 @@ class Served:
         if run is None:
             log.warning("report_progress() ignored outside of a run address=%s", self._actor.address)
             return False
+        if progress.data is not None:
+            json_to_copy({"data": progress.data}, f"The progress of the run {run!r}")
         self._report(run, progress, milestone)
         return True
 

@@ -33,9 +33,9 @@ class RemoteStatus:
     summary: str | None = None
     """The result in one text, for clients."""
     error: str | None = None
-    """Why the run failed."""
+    """Why the run failed. The first 2,000 characters are stored."""
     reason: str | None = None
-    """Why the run was cancelled."""
+    """Why the run was cancelled. The first 500 characters are stored."""
     usage: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Tokens and cost by model, as sapwood servers report them."""
     nested: bool = False
@@ -147,7 +147,7 @@ class NestedEvent:
     run_id: str
     """The id of the nested run."""
     kind: NestedKind
-    """What happened. A nested run has one `started`, and ends with `finished`, `error` or `aborted`."""
+    """What happened. A nested run has one `started`, and ends `completed`, `failed`, `cancelled` or `interrupted`."""
     at: float
     """When it happened, in seconds since the epoch, UTC."""
     seq: int = 0
