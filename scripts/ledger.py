@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 PARTS = {"A": 262, "B": 40, "CF": 195}
 IDS = tuple(f"{part}-{number}" for part, count in PARTS.items() for number in range(1, count + 1))
 ANSWERS = ("instead", "not_built", "not_applicable")
+EXCEPT = "except"
 MARK = "mark.promise("
 SKIPS = {"skip", "xfail", "importorskip"}
 
@@ -42,6 +43,8 @@ class Line:
     answers: Mapping[str, str] = field(default_factory=dict[str, str])
     tests: Mapping[str, str] = field(default_factory=dict[str, str])
     """Each test by its name, with the reason why it is skipped on this machine. Empty if it runs."""
+    exception: str = ""
+    """The part of the text that the tests do not show, in one sentence. Empty if they show all of it."""
 
     @property
     def status(self) -> str:
@@ -58,7 +61,8 @@ class Line:
 
     def __str__(self) -> str:
         tests = [f"{name} (skipped here: {reason})" if reason else name for name, reason in self.tests.items()]
-        return "\n    ".join([self.summary, self.text, *self.answers.values(), *tests])
+        exception = [f"Except: {self.exception}"] if self.exception else []
+        return "\n    ".join([self.summary, self.text, *self.answers.values(), *exception, *tests])
 
 
 class Collector:
@@ -164,14 +168,14 @@ def problems_of_entry(id: str, entry: Mapping[str, Any], tests: Mapping[str, str
     """Yield what is wrong with one entry of `tests/promises.toml`."""
     if not isinstance(entry.get("text"), str) or not entry["text"]:
         yield f"{id}: has no text"
-    if unknown := sorted(set(entry) - {"text", "examples", *ANSWERS}):
+    if unknown := sorted(set(entry) - {"text", "examples", EXCEPT, *ANSWERS}):
         yield f"{id}: unknown {', '.join(unknown)}"
     for name in entry.get("examples", ()):
         if not name.startswith("examples/"):
             yield f"{id}: {name} is not in examples/, so it carries a mark"
         elif name not in tests:
             yield f"{id}: {name} does not exist"
-    for answer in ANSWERS:
+    for answer in (EXCEPT, *ANSWERS):
         if answer in entry and (not isinstance(entry[answer], str) or not entry[answer]):
             yield f"{id}: {answer} must say why, in one sentence"
 
@@ -181,6 +185,8 @@ def problems_of_line(line: Line) -> Iterator[str]:
     answers = ", ".join(line.answers)
     if line.tests and line.answers:
         yield f"{line.id}: has tests and also {answers}: {', '.join(line.tests)}"
+    elif line.exception and not line.tests:
+        yield f"{line.id}: has `{EXCEPT}`, but no test is marked with it"
     elif len(line.answers) > 1:
         yield f"{line.id}: has more than one answer: {answers}"
     elif line.status == "open":
@@ -202,7 +208,8 @@ def join(
     for id, entry in entries.items():
         examples = {name: tests[name] for name in entry.get("examples", ()) if name in tests}
         answers = {answer: str(entry[answer]) for answer in ANSWERS if answer in entry}
-        line = Line(id, str(entry.get("text", "")), answers, {**marked.get(id, {}), **examples})
+        shown = {**marked.get(id, {}), **examples}
+        line = Line(id, str(entry.get("text", "")), answers, shown, str(entry.get(EXCEPT, "")))
         problems += [*problems_of_entry(id, entry, tests), *problems_of_line(line)]
         lines.append(line)
     return lines, problems
@@ -211,9 +218,12 @@ def join(
 def counts(lines: Sequence[Line]) -> Iterator[str]:
     """Yield, for each part, how many lines have which status."""
     for part in PARTS:
-        found = Counter(line.status for line in lines if line.id.rpartition("-")[0] == part)
-        statuses = ["shown", "skipped here", *(answer.replace("_", " ") for answer in ANSWERS)]
-        yield f"{part}: {', '.join(f'{found[status]} {status}' for status in statuses)}"
+        those = [line for line in lines if line.id.rpartition("-")[0] == part]
+        found = Counter(line.status for line in those)
+        statuses = ["skipped here", *(answer.replace("_", " ") for answer in ANSWERS)]
+        partly = sum(1 for line in those if line.exception)
+        shown = f"{found['shown']} shown" + (f" ({partly} with an exception)" if partly else "")
+        yield f"{part}: {', '.join([shown, *(f'{found[status]} {status}' for status in statuses)])}"
 
 
 def report(lines: Sequence[Line], problems: Sequence[str], chosen: Sequence[str], *, strict: bool) -> int:

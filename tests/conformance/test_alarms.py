@@ -34,7 +34,6 @@ def entries(world: World, name: str = "root") -> list[tuple[str, float]]:
     return world.node.tree(Address.root_of("Planner", name)).alarms.due(float("inf"), (-float("inf"), ""), 100)
 
 
-@pytest.mark.promise("A-88")
 async def test_a_restart_opens_the_trees_that_are_due_and_no_other(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         for name in ("a", "b", "c", "d"):
@@ -105,7 +104,6 @@ class Knowing(Agent):
         self.deps.log.remove("ready")
 
 
-@pytest.mark.promise("A-88")
 async def test_one_alarm_of_a_tree_wakes_whoever_of_it_is_due(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:
         await planner(world, 3)

@@ -339,7 +339,7 @@ async def test_7_no_trick_with_a_path_reaches_the_child(log: Log) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-70", "B-22")
+@pytest.mark.promise("B-22")
 async def test_8_a_guessed_child_is_not_made_and_its_parent_keeps_no_trace(log: Log) -> None:
     async with door(Fort, deps=log) as site:
         fort = await site.world.get_agent(Fort, "f")

@@ -71,7 +71,7 @@ class Stepping(ChatAgent):
 
 
 @pytest.mark.slow
-@pytest.mark.promise("A-109", "A-256", "B-14", "B-33", "CF-101", "CF-112")
+@pytest.mark.promise("A-256", "B-14", "B-33", "CF-101", "CF-112")
 async def test_a_running_helper_is_attached_to_again_and_its_turn_is_not_run_again(
     level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -718,7 +718,7 @@ async def test_a_caller_answers_while_its_runs_are_attached_to_and_hooks_wait_fo
         assert sorted(order[2:4]) == ["finish r1", "finish r2"]
 
 
-@pytest.mark.promise("A-108", "A-109", "A-110", "A-228", "CF-109")
+@pytest.mark.promise("A-108", "A-110", "A-228", "CF-109")
 async def test_what_had_ended_before_a_restart_is_left_alone_however_often(level: str) -> None:
     async with working(cls := boss(), durability=level) as (one, agent, bench):
         for input in ("dig", "fail"):

@@ -71,7 +71,7 @@ async def test_a_run_goes_from_starting_to_running_to_its_end() -> None:
         assert await agent.hooks() == [("start", "r1", "queued"), ("finish", "r1", "completed")]
 
 
-@pytest.mark.promise("A-100", "A-104", "A-204", "A-205", "A-208", "A-228", "A-259", "B-40", "CF-99")
+@pytest.mark.promise("A-100", "A-104", "A-205", "A-208", "A-228", "A-259", "B-40", "CF-99")
 async def test_a_row_says_all_that_is_to_be_known_of_a_run() -> None:
     model = ScriptedModel(call("helper", id="c1", message="help"), text("thanks"))
     cls = caller(model, helper(ScriptedModel(text("here you are"))))

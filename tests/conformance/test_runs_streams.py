@@ -437,7 +437,7 @@ class StreamTwo(ChatAgent[str]):
     tools = (agent_tool(StreamHelper, name="helper"), agent_tool(StreamFailing, name="failing"))
 
 
-@pytest.mark.promise("A-166", "A-187", "A-189", "A-204", "A-205", "A-206")
+@pytest.mark.promise("A-166", "A-187", "A-188", "A-189", "A-205", "A-206")
 @pytest.mark.slow
 async def test_an_exported_conversation_records_calls_of_agents_as_helix_does_and_refers_to_the_runs() -> None:
     async with served(App(agents=[StreamTwo])) as one:

@@ -664,7 +664,7 @@ async def test_clearing_one_task_keeps_the_child_and_clearing_the_last_deletes_i
         assert await refusal(agent, "m2") == "unknown_child"
 
 
-@pytest.mark.promise("A-224")
+@pytest.mark.promise("A-206", "A-224")
 async def test_a_recorded_conversation_marks_companion_tools_and_references_have_mode_and_name() -> None:
     ours = ScriptedModel(calls(spawn(), call("helper", id="h1", message="x")), text("Thank you."))
     usual = helper(ScriptedModel(text("y")))

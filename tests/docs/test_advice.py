@@ -22,13 +22,20 @@ def section(page: str, heading: str) -> str:
 def test_the_docs_say_when_a_child_stays_and_when_it_does_a_run() -> None:
     said = section("how-to/use-agents.md", "Sub-agent or run?")
 
-    for way in ("sub_agent(Cls, name)", "agent_tool(Cls)", "run_agent(Cls, …)"):
-        assert way in said
+    rows = [line for line in said.splitlines() if line.startswith("|")]
+    (long_lived,) = [row for row in rows if "any number of long-lived agents" in row]
+    assert "chats, documents, sessions, projects" in long_lived
+    assert "`sub_agent(Cls, name)`" in long_lived
+    (in_a_turn,) = [row for row in rows if "inside a turn" in row]
+    assert "`agent_tool(Cls)` if the model decides, `run_agent(Cls, …)` if your code decides" in in_a_turn
 
 
 @pytest.mark.promise("A-175")
 def test_the_docs_advise_on_agents_as_tools() -> None:
     said = section("how-to/use-agents.md", "Best practices")
 
-    for advice in ("what goes in and what comes out", "Name agents by what they do", "Stay shallow", "fails"):
-        assert advice in said
+    advice = dict(re.findall(r"(?ms)^- \*\*(.+?)\*\*(.+?)(?=^- |^$)", said))
+    assert "types and defaults" in advice["Declare what goes in and what comes out"]
+    assert "`CodeReviewer`, not `Helper` or `Agent1`" in advice["Name agents by what they do"]
+    assert "One level is enough" in advice["Stay shallow."]
+    assert "in `instructions`" in advice["Tell the model what to do when a helper fails"]

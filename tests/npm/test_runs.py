@@ -123,6 +123,7 @@ def test_a_helper_of_a_helper_is_seen_by_opening_twice(seen: Seen) -> None:
     check(seen, "opened_twice")
 
 
+@pytest.mark.promise("A-157")
 def test_what_was_opened_closes_with_its_socket(seen: Seen) -> None:
     check(seen, "closed")
 

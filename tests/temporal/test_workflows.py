@@ -183,7 +183,7 @@ async def policies(handle: Any) -> list[int]:
     ]
 
 
-@pytest.mark.promise("A-193", "A-198")
+@pytest.mark.promise("A-198")
 async def test_an_interrupt_by_signal_stops_everything_below(temporal: Temporal, tmp_path: Path) -> None:
     async with driven(temporal, tmp_path, FlowChief) as one:
         client = await dig(one)

@@ -83,7 +83,7 @@ def run(status: Any, **more: Any) -> Run:
     return Run("r1", PathSegment("Summarizer", "r1"), status, None, tool_call="s1", started_at=began, **more)
 
 
-@pytest.mark.promise("A-206", "A-207")
+@pytest.mark.promise("A-205", "A-206", "A-207", "A-259", "B-40")
 def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
     ended = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
 
@@ -107,7 +107,7 @@ def test_a_reference_to_a_run_has_all_fields_under_all_their_names() -> None:
     assert failed["remote"] == {"streamId": "x", "lastSequence": 3}
 
 
-@pytest.mark.promise("A-206")
+@pytest.mark.promise("A-206", "A-259")
 def test_a_reference_says_the_status_as_helix_does() -> None:
     words = {"queued": "running", "running": "running", "completed": "completed", "failed": "failed"}
     words |= {"cancelled": "terminated", "interrupted": "interrupted"}

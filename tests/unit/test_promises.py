@@ -129,6 +129,8 @@ def collected(*names: str, **marked: str) -> Collector:
         (line("A-1", instead="So.") | line("A-2", instead="So."), "A-1: has tests and also instead: test_one"),
         (line("A-2", instead="So.", not_built="No."), "A-2: has more than one answer: instead, not_built"),
         (line("A-2", instead=""), "A-2: instead must say why, in one sentence"),
+        (line("A-2", instead="So.", **{"except": "This."}), "A-2: has `except`, but no test is marked with it"),
+        (line("A-1", **{"except": ""}) | line("A-2", instead="So."), "A-1: except must say why, in one sentence"),
         (line("A-2", instead="So.", later="chat"), "A-2: unknown later"),
         (line("A-2", instead="So.") | {"A-1": {}}, "A-1: has no text"),
         ({}, "A-2: missing in tests/promises.toml"),
@@ -163,6 +165,15 @@ def test_a_line_may_be_shown_by_a_test_of_an_example_or_be_answered() -> None:
         f"A-2: shown\n    Text of A-2.\n    {example}",
         "B-1: not built\n    Text of B-1.\n    No.",
     ]
+
+
+def test_a_line_that_is_shown_except_for_a_part_names_this_part(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, problems = join(line("A-1", **{"except": "Not this."}), collected(A_1="test_one"), ["A-1"])
+
+    assert report(lines, problems, ["A-1"], strict=True) == 0
+    said = capsys.readouterr().out
+    assert "A-1: shown\n    Text of A-1.\n    Except: Not this.\n    test_one\n" in said
+    assert "A: 1 shown (1 with an exception), 0 skipped here" in said
 
 
 def test_examples_are_never_marked_because_users_copy_them(tmp_path: Path) -> None:
