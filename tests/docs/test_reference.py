@@ -83,10 +83,10 @@ TYPES_NAMES = [
     "Subtree",
     "Usage",
 ]
-"""What `sapwood.types` exports; it has a page of its own."""
+"""What `sapwood.types` exports; each stands on the page of its subject."""
 
 AUTH_NAMES = ["ANY_CLIENT", "ApiKeys", "JwtAuth", "User"]
-"""What `sapwood.auth` exports; it has a page of its own."""
+"""What `sapwood.auth` exports."""
 
 CLIENT_NAMES = ["ExposedMethod", "RemoteAgent", "connect"]
 """What `sapwood.client` exports."""
@@ -145,6 +145,8 @@ TESTING_NAMES = [
 """What `sapwood.testing` exports."""
 
 
+API_PAGES = sorted(page.name for page in (ROOT / "docs/reference/api").glob("*.md"))
+MEMBER = "sapwood.agent.Agent."
 MADE = r"^CREATE (?:VIRTUAL )?TABLE (sapwood_\w+)"
 """How a script makes a table."""
 
@@ -178,6 +180,26 @@ def documented(page: str) -> dict[str, list[str]]:
     }
 
 
+def api_by_module() -> dict[str, list[str]]:
+    """Return the objects of the pages in `api`, by the module that the heading above them names. Otherwise `sapwood`.
+
+    Members of `Agent` that stand on the page of their subject are left out.
+    """
+    found: dict[str, list[str]] = {}
+    for page in API_PAGES:
+        for title, paths in documented(f"api/{page}").items():
+            module = title if title.startswith("sapwood.") else "sapwood"
+            found.setdefault(module, []).extend(path for path in paths if not path.startswith(MEMBER))
+    return found
+
+
+def members_by_page() -> dict[str, list[str]]:
+    """Return the members of `Agent` that stand on the page of their subject, by page."""
+    shown = {page: [path for paths in documented(f"api/{page}").values() for path in paths] for page in API_PAGES}
+    members = {page: [path.removeprefix(MEMBER) for path in paths if MEMBER in path] for page, paths in shown.items()}
+    return {page: names for page, names in members.items() if names}
+
+
 def last_names(paths: list[str]) -> list[str]:
     return sorted(path.rpartition(".")[2] for path in paths)
 
@@ -204,16 +226,40 @@ def test_the_public_names_are_the_ones_we_decided_on() -> None:
 
 
 def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
-    shown = documented("api.md")
+    shown = api_by_module()
 
     assert last_names(shown.pop("sapwood.client")) == sorted(CLIENT_NAMES)
     assert last_names(shown.pop("sapwood.remote")) == sorted(REMOTE_NAMES)
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
-    assert last_names(shown.pop("Namespaces")) == sorted(namespaces())
-    assert last_names([path for paths in shown.values() for path in paths]) == sorted(PUBLIC_NAMES)
-    for page, names in (("types.md", TYPES_NAMES), ("auth.md", AUTH_NAMES), ("sandbox.md", SANDBOX_NAMES)):
-        assert last_names([path for paths in documented(page).values() for path in paths]) == sorted(names)
+    assert set(last_names(shown.pop("sapwood.errors"))) <= {cls.__name__ for cls in kinds_of_error()}.difference(
+        PUBLIC_NAMES
+    )
+    assert last_names(shown.pop("sapwood")) == sorted([*PUBLIC_NAMES, *TYPES_NAMES, *AUTH_NAMES, *namespaces()])
+    assert not shown
+    apart = [path for paths in documented("sandbox.md").values() for path in paths]
+    assert last_names(apart) == sorted(SANDBOX_NAMES)
+
+
+def test_the_table_of_modules_says_where_types_are() -> None:
+    page = (ROOT / "docs/reference/api/index.md").read_text()
+    table = dict(re.findall(r"^\| `(sapwood\.[\w.]+)` \| .+? \| (.*)\|$", page, flags=re.MULTILINE))
+    named = {module: re.findall(r"`(\w+)`", names) for module, names in table.items() if names}
+
+    assert named == {"sapwood.types": sorted(TYPES_NAMES), "sapwood.auth": sorted(AUTH_NAMES)}
+
+
+def test_every_member_of_an_agent_is_on_one_page() -> None:
+    page = (ROOT / "docs/reference/api/agent.md").read_text()
+    own = re.findall(r"^::: sapwood\.agent\.Agent\n.*\n      members: \[(.+)\]$", page, flags=re.MULTILINE)
+    elsewhere = members_by_page()
+    table = dict(re.findall(r"^\| \[[^\]]+\]\((\w+\.md)\) \| (.+) \|$", page, flags=re.MULTILINE))
+    agent = sapwood.Agent
+    public = {name for name in (*vars(agent), *agent.__annotations__) if not name.startswith("_")}
+    named = [name for name in public if not isinstance(vars(agent).get(name), Namespace)]
+
+    assert sorted([*own[0].split(", "), *(name for names in elsewhere.values() for name in names)]) == sorted(named)
+    assert {page: re.findall(r"`(\w+)`", names) for page, names in table.items()} == elsewhere
 
 
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
@@ -226,8 +272,8 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
-    pages = [documented(page) for page in ("api.md", "types.md", "auth.md", "sandbox.md")]
-    for path in (path for page in pages for paths in page.values() for path in paths):
+    shown_in = [*api_by_module().values(), *documented("sandbox.md").values()]
+    for path in (path for paths in shown_in for path in paths):
         module, _, name = path.rpartition(".")
         shown = getattr(importlib.import_module(module), name)
         assert shown is exported.get(name, shown), path
