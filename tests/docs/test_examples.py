@@ -177,6 +177,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["items: 1\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
         ["items: 3\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
     ),
+    "rate_limit.py": (
+        ["work: completed, Hello.\nhome: failed, The limit is 3 messages a minute."],
+        ["work: failed, The limit is 3 messages a minute."],
+    ),
     "reports.py": (
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
@@ -227,6 +231,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "refused (sql): no such table: customers",
             "refused (forbidden_sql): ATTACH and VACUUM are not allowed",
         ],
+    ),
+    "webhook.py": (
+        ["forged: 401\nreceived: 204\nrepeated: 204\npayments: 1"],
+        ["forged: 401\nreceived: 204\nrepeated: 204\npayments: 1"],
     ),
     "weekend.py": (
         ["approve? book {'city': 'Porto', 'nights': 2}", "completed: Booked: 2 nights in Porto."],
