@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def section(page: str, heading: str) -> str:
@@ -39,3 +40,14 @@ def test_the_docs_advise_on_agents_as_tools() -> None:
     assert "`CodeReviewer`, not `Helper` or `Agent1`" in advice["Name agents by what they do"]
     assert "One level is enough" in advice["Stay shallow."]
     assert "in `instructions`" in advice["Tell the model what to do when a helper fails"]
+
+
+def test_the_tests_that_the_docs_name_exist() -> None:
+    named = [
+        (page.name, file, test)
+        for page in sorted(DOCS.rglob("*.md"))
+        for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    ]
+
+    assert len(named) > 30
+    assert [one for one in named if f"def {one[2]}(" not in (ROOT / one[1]).read_text()] == []
