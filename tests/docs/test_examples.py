@@ -58,6 +58,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["failed over_limit - Expedition:north cannot call scripted", "1 model of its own, $0.00"],
     ),
+    "compatible_model.py": (
+        ["completed: You asked small-model: Are you there?"],
+        ["completed: You asked small-model: Are you there?"],
+    ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
         [
@@ -96,6 +100,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
         ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
     ),
+    "image.py": (["completed: I see 1 image, image/png."], ["completed: I see 1 image, image/png."]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
