@@ -73,6 +73,10 @@ pages *names:
 pictures folder *args:
     SAPWOOD_PICTURES="{{folder}}" pytest tests/browser {{args}}
 
+# Update the code in the documentation from the examples.
+include-code:
+    python scripts/include_code.py
+
 # Build the documentation; a warning is an error.
 docs:
     python scripts/gate.py check --only docs

@@ -8,6 +8,8 @@ import re
 from enum import Enum
 from pathlib import Path
 
+from scripts import include_code
+
 import sapwood
 import sapwood.auth
 import sapwood.client
@@ -353,11 +355,19 @@ def test_the_reference_of_a_table_has_its_columns() -> None:
                 assert f"`{column}`" in described[table], f"{table}.{column}"
 
 
-def test_the_pages_show_the_examples_they_include() -> None:
-    marks = re.compile(r'^\s*--8<-- "([^":]+)(?::([^"]+))?"', flags=re.MULTILINE)
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        text = page.read_text()
-        assert "8 <" not in text, f"{page.name}: a formatter took an include for code"
-        for name, region in marks.findall(text):
-            example = (ROOT / name).read_text()
-            assert not region or f"[start:{region}]" in example, f"{page.name} includes {name}:{region}"
+def test_the_pages_show_the_code_of_the_examples() -> None:
+    stale = [page.name for page in include_code.pages() if include_code.with_code(page.read_text()) != page.read_text()]
+
+    assert stale == [], "Run `just include-code`."
+
+
+def test_code_is_included_without_marks_and_indentation() -> None:
+    page = '```python\n--8<-- "examples/rate_limit.py:conversation"\n```\n'
+
+    once = include_code.with_code(page)
+
+    assert once.startswith("<!-- include examples/rate_limit.py:conversation -->\n```python\nclass Conversation(")
+    assert "--8<--" not in once
+    assert once.endswith("await account.count(turn.id)\n```\n")
+    assert include_code.with_code(once) == once
+    assert include_code.with_code(once.replace("turn.id", "old")) == once
