@@ -147,14 +147,14 @@ async def test_a_transaction_does_not_contain_it(run: Run, probe: Probe) -> None
         assert await agent.notes() == []
 
 
-@pytest.mark.parametrize("level", range(len(DEEP) + 1))
-async def test_its_agent_and_all_above_and_below_read_and_write_during_it(run: Run, probe: Probe, level: int) -> None:
+@pytest.mark.parametrize("deep", range(len(DEEP) + 1))
+async def test_its_agent_and_all_above_and_below_read_and_write_during_it(run: Run, probe: Probe, deep: int) -> None:
     async with asyncio.timeout(patience()), run(Reader, deps=probe) as world:
         await (await world.get_agent(Reader, "r")).grow(*DEEP)
         agents = [await world.get_agent(Reader, "r", sub=at(*DEEP[:number])) for number in range(len(DEEP) + 1)]
         for agent in agents:
             await agent.note("before")
-        busy = await reading(world, agents[level])
+        busy = await reading(world, agents[deep])
 
         for agent in agents:
             assert await agent.note("during") == 2

@@ -81,6 +81,8 @@ def test_it_runs_on_another_thread_while_the_database_is_written(db: Database) -
         "DROP TABLE t",
         "ALTER TABLE t ADD COLUMN w",
         "REINDEX",
+        "VACUUM",
+        "VACUUM INTO 'copy.db'",
         "SELECT 1; DELETE FROM t",
     ],
 )
@@ -98,7 +100,6 @@ def test_a_write_is_refused_in_one_sentence(db: Database, sql: str) -> None:
         "PRAGMA journal_mode = DELETE",
         "PRAGMA query_only = OFF",
         "ATTACH ':memory:' AS m",
-        "VACUUM INTO 'copy.db'",
         "BEGIN",
         "CREATE TEMP TABLE u (v)",
         "SELECT * FROM sapwood_migrations",

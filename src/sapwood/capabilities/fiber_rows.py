@@ -160,11 +160,11 @@ class FiberRows:
         which = "WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1) AND (?2 IS NULL OR status = ?2)"
         return self._find(which, number, status)
 
-    def progressed(self, number: int, due: float | None) -> bool:
-        """One got further since it was recovered, and is due then, or as it was; return whether it had been."""
+    def progressed(self, number: int, due: float) -> bool:
+        """One got further since it was recovered, and is due then; return whether it had been."""
         return bool(
             self._db.execute(
-                "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = coalesce(?, due_at)"
+                "UPDATE sapwood_fibers SET recoveries = 0, failures = 0, due_at = ?"
                 " WHERE number = ? AND recoveries > 0 AND due_at IS NOT NULL RETURNING number",
                 due,
                 number,

@@ -200,9 +200,8 @@ class Fibers:
 
     def _progressed(self, number: int) -> None:
         """A fiber got further: the next recovery of it is the first again, and comes at once."""
-        now, told = self._actor.host.clock.now(), self._alarm_can_be_set  # if not, it comes when it would have
-        moved = self._rows.progressed(number, now if told else None)
-        if moved and told:
+        now = self._actor.host.clock.now()
+        if self._rows.progressed(number, now):
             self._changed(now)
 
     def _begin(self, row: Row, going: Callable[[Row, Call], Coroutine[Any, Any, None]]) -> None:
