@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +69,14 @@ def reopened(db: Database) -> Database:
     db.rollback()
     db.close()
     return a_database(db.path)
+
+
+def test_sqlite_is_initialized_so_that_two_threads_may_use_it() -> None:
+    # Only before it is initialized may it be configured. Then it has no mutexes, and two threads corrupt its memory.
+    script = "import apsw, sapwood.storage.database; apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, 0, 0)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, text=True)
+
+    assert "MisuseError" in ran.stderr
 
 
 # The file

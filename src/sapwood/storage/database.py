@@ -65,6 +65,7 @@ def _without_lookaside() -> None:
     if not apsw.connections():
         apsw.shutdown()
         apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, 0, 0)
+        apsw.initialize()  # apsw's SQLite does not do it by itself, and without it has no mutexes
 
 
 _without_lookaside()
