@@ -1,16 +1,13 @@
 """How a chat agent is tested: with a model that says what the test tells it to."""
 
-import pytest
-
 from bakery import Bakery
 from sapwood import App
 from sapwood.testing import ScriptedModel, call, running, text
 
 
-async def test_it_looks_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_looks_before_it_answers() -> None:
     model = ScriptedModel(call("look", bread="rye"), text("There are twelve."))
-    monkeypatch.setattr(Bakery, "model", model)
-    async with running(App(agents=[Bakery])) as world:
+    async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
 
         turn = await shop.send("Do you have rye bread?")
@@ -20,19 +17,17 @@ async def test_it_looks_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> No
     assert (returned.tool_name, returned.content) == ("look", 12)
 
 
-async def test_nothing_is_sold_before_the_baker_agrees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_nothing_is_sold_before_the_baker_agrees() -> None:
     selling = call("sell", id="c1", bread="rye", loaves=3)
-    monkeypatch.setattr(Bakery, "model", ScriptedModel(selling, text("Here you are.")))
-    async with running(App(agents=[Bakery])) as world:
+    model = ScriptedModel(selling, text("Here you are."))
+    async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
 
         turn = await shop.send("I take three.")
         assert turn.status == "waiting"
         assert await shop.look("rye") == 12
 
-        await world.crash()  # it waits on
+        await world.crash()  # the question stays open
         shop = await world.get_agent(Bakery, "corner")
         await shop.questions.approve("c1")
         turn = await shop.turns.wait(turn.id)

@@ -1,4 +1,4 @@
-"""What becomes of a turn that crashes, is cancelled, or whose model fails."""
+"""Turns that crash, are cancelled, or whose model fails."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,11 @@ from sapwood.testing import ScriptedModel, call, calls, fails, running, text
 # --8<-- [start:crash]
 @pytest.mark.parametrize("nth", range(1, 15))
 async def test_a_question_is_answered_once_wherever_it_crashes(
-    nth: int, monkeypatch: pytest.MonkeyPatch
+    nth: int,
 ) -> None:
     model = ScriptedModel(text("There are twelve."))
-    monkeypatch.setattr(Bakery, "model", model)
     message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Rye?"}]}
-    async with running(App(agents=[Bakery])) as world:
+    async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
         world.crash_at("committed", nth)
         with contextlib.suppress(Unavailable):
@@ -26,7 +25,7 @@ async def test_a_question_is_answered_once_wherever_it_crashes(
         await world.crash()
 
         shop = await world.get_agent(Bakery, "corner")
-        await shop.send("And wheat?")  # comes after it, if it was heard
+        await shop.send("And wheat?")  # answered after it, if it was received
 
         said = [text_of(one) for one in await shop.conversation.messages()]
         asked = ["Rye?", "There are twelve."] if len(said) == 4 else []
@@ -35,15 +34,13 @@ async def test_a_question_is_answered_once_wherever_it_crashes(
 
 # --8<-- [end:crash]
 # --8<-- [start:cancel]
-async def test_who_cancels_cuts_off_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_turn_cuts_off_the_model() -> None:
     never = asyncio.Event()
     model = ScriptedModel(text("Well, let me think about it", gate=never))
-    monkeypatch.setattr(Bakery, "model", model)
-    async with running(App(agents=[Bakery])) as world:
+    async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
         asking = asyncio.create_task(shop.send("What is bread?"))
-        while not model.asked:  # noqa: ASYNC110 - it is seen from outside
-            await asyncio.sleep(0)
+        await world.until(lambda: bool(model.asked))
 
         assert await shop.turns.cancel()
 
@@ -53,13 +50,10 @@ async def test_who_cancels_cuts_off_the_model(monkeypatch: pytest.MonkeyPatch) -
 
 # --8<-- [end:cancel]
 # --8<-- [start:fails]
-async def test_a_model_that_fails_ends_the_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_model_that_fails_ends_the_turn() -> None:
     both = calls(call("look", bread="rye"), call("look", bread="wheat"))
     model = ScriptedModel(both, fails(RuntimeError("The model is out of order.")))
-    monkeypatch.setattr(Bakery, "model", model)
-    async with running(App(agents=[Bakery])) as world:
+    async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
 
         turn = await shop.send("What is there?")

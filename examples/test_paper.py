@@ -2,24 +2,19 @@
 
 import asyncio
 
-import pytest
-
 from paper import Editor, Researcher
 from sapwood import App
 from sapwood.testing import ScriptedModel, call, calls, running, text
 
 
-async def test_the_editor_uses_what_the_others_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_editor_uses_what_the_others_say() -> None:
     both = calls(
         call("researcher", id="c1", message="salt"),
         call("archive", id="c2", message="salt"),
     )
     editors = ScriptedModel(both, text("A page on salt."))
-    monkeypatch.setattr(Editor, "model", editors)
-    monkeypatch.setattr(Researcher, "model", ScriptedModel(text("Salt is salty.")))
-    async with running(App(agents=[Editor])) as world:
+    models = {Editor: editors, Researcher: ScriptedModel(text("Salt is salty."))}
+    async with running(App(agents=[Editor]), models=models) as world:
         editor = await world.get_agent(Editor, "daily")
 
         turn = await editor.send("Write about salt.")
@@ -32,19 +27,16 @@ async def test_the_editor_uses_what_the_others_say(
     ]
 
 
-async def test_a_crash_costs_nothing_that_was_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_crash_costs_nothing_that_was_finished() -> None:
     go = asyncio.Event()
     both = calls(
         call("researcher", id="c1", message="salt"),
         call("archive", id="c2", message="salt"),
     )
     editors = ScriptedModel(both, text("A page on salt."), text("You are welcome."))
-    monkeypatch.setattr(Editor, "model", editors)
     slow = ScriptedModel(text("Salt is salty.", gate=go))
-    monkeypatch.setattr(Researcher, "model", slow)
-    async with running(App(agents=[Editor])) as world:
+    models = {Editor: editors, Researcher: slow}
+    async with running(App(agents=[Editor]), models=models) as world:
         editor = await world.get_agent(Editor, "daily")
         writing = asyncio.create_task(editor.send("Write about salt."))
         async for event in editor.subscribe("children"):

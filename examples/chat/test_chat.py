@@ -12,9 +12,9 @@ from offline import OfflineModel
 
 
 @pytest.fixture
-async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
-    monkeypatch.setattr(Assistant, "model", OfflineModel(pause=0))
-    async with running(App(agents=[Assistant])) as world:
+async def world() -> AsyncGenerator[World, None]:
+    models = {Assistant: OfflineModel(pause=0)}
+    async with running(App(agents=[Assistant]), models=models) as world:
         yield world
 
 

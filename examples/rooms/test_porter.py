@@ -96,12 +96,12 @@ async def until_closed(client: ClientConnection) -> tuple[list[Any], int]:
 
 
 @pytest.fixture
-async def house(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[House, None]:
-    monkeypatch.setattr(Room, "model", SmallTalk(pause=0))
+async def house() -> AsyncGenerator[House, None]:
+    models = {Room: SmallTalk(pause=0)}
     porter = Porter()
     app = App(agents=[Inbox], authenticate=porter, authorize=may)
     async with (
-        running(app, slow_slices="allow") as world,
+        running(app, models=models, slow_slices="allow") as world,
         serving(porter.around(world.app)) as port,
     ):
         yield House(world, porter, port)

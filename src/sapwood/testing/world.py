@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
+from unittest.mock import patch
 
 from sapwood.agent import Agent
 from sapwood.app import App
@@ -222,15 +223,34 @@ SLOW = 0.5
 
 @asynccontextmanager
 async def running(
-    app: App, *, slow_slices: str = "fail", timings: Timings = DEFAULTS, **settings: Any
+    app: App,
+    *,
+    models: Mapping[type[Agent[Any]], Any] | None = None,
+    slow_slices: str = "fail",
+    timings: Timings = DEFAULTS,
+    **settings: Any,
 ) -> AsyncGenerator[World, None]:
     """Run an app for a test, with a new data folder and a fake clock. Changing a state in place raises.
+
+    `models` replaces the models of chat agents by class, also where `get_model` chooses one:
+    `models={Desk: ScriptedModel(text("Hello."))}`.
 
     Code that blocks the event loop for half a second fails the test, unless `slow_slices="allow"`. Further
     keyword arguments replace individual settings of the app.
     """
-    async with lived(World, app, slow_slices, settings, timings) as world:
-        yield world
+    with _replaced(models or {}):
+        async with lived(World, app, slow_slices, settings, timings) as world:
+            yield world
+
+
+@contextmanager
+def _replaced(models: Mapping[type[Agent[Any]], Any]) -> Iterator[None]:
+    with ExitStack() as replaced:
+        for cls, model in models.items():
+            if not hasattr(cls, "get_model"):
+                raise UsageError(f"models: {cls.__name__} is not a chat agent, so it has no model.")
+            replaced.enter_context(patch.object(cls, "get_model", lambda _, model=model: model))
+        yield
 
 
 @asynccontextmanager

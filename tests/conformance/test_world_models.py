@@ -1,0 +1,61 @@
+"""`running(app, models=…)` replaces the models of chat agents for one test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sapwood import Agent, App, ChatAgent
+from sapwood.errors import UsageError
+from sapwood.testing import ScriptedModel, running, text
+
+
+class Plain(ChatAgent):
+    model = ScriptedModel(text("the class"))
+
+
+class Choosy(ChatAgent):
+    def get_model(self) -> Any:
+        return ScriptedModel(text("chosen"))
+
+
+class Heir(Plain):
+    pass
+
+
+class Silent(Agent):
+    pass
+
+
+@pytest.mark.parametrize("cls", [Plain, Choosy, Heir])
+async def test_a_model_is_replaced_for_one_test(cls: type[ChatAgent]) -> None:
+    async def said(**options: Any) -> str:
+        async with running(App(agents=[cls]), **options) as world:
+            return (await (await world.get_agent(cls, "a")).send("Hello")).text
+
+    before = await said()
+
+    assert await said(models={cls: ScriptedModel(text("replaced"))}) == "replaced"
+    assert await said() == before != "replaced"
+
+
+async def test_a_model_is_replaced_also_after_a_crash() -> None:
+    model = ScriptedModel(text("one"), text("two"))
+    async with running(App(agents=[Plain]), models={Plain: model}) as world:
+        assert (await (await world.get_agent(Plain, "a")).send("Hello")).text == "one"
+        await world.crash()
+        assert (await (await world.get_agent(Plain, "a")).send("Hello")).text == "two"
+
+
+async def test_each_class_has_a_model_of_its_own() -> None:
+    models = {Plain: ScriptedModel(text("plain")), Heir: ScriptedModel(text("heir"))}
+    async with running(App(agents=[Plain, Heir]), models=models) as world:
+        assert (await (await world.get_agent(Plain, "a")).send("Hello")).text == "plain"
+        assert (await (await world.get_agent(Heir, "a")).send("Hello")).text == "heir"
+
+
+async def test_only_a_chat_agent_has_a_model() -> None:
+    with pytest.raises(UsageError, match=r"models: Silent is not a chat agent, so it has no model\."):
+        async with running(App(agents=[Silent]), models={Silent: ScriptedModel(text("?"))}):
+            pass
