@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.conformance.errands import Bench
+from tests.conformance.errands import Bench, over
 from tests.conformance.served import Client, Served, served
 from tests.conformance.test_chat_recovery import expect_deaths
 from tests.conformance.worlds import asleep
@@ -58,6 +58,9 @@ class Keeper(Agent):
 
     async def all_runs(self) -> list[Run]:
         return self.runs.list()
+
+    async def one(self, id: str) -> Run | None:
+        return self.runs.get(id)
 
     async def child_names(self) -> int:
         return len(self.children.list())
@@ -216,7 +219,7 @@ async def test_agents_above_the_one_that_ends_go_on(levels: int, how: str) -> No
 
 @LEVELS
 @pytest.mark.parametrize("how", ["delete", "destroy", "clear"])
-@pytest.mark.promise("B-11", "B-19", "CF-194")
+@pytest.mark.promise("B-11", "B-19", "B-34", "CF-194")
 async def test_killed_at_any_commit_of_a_deletion_all_of_it_is_there_or_nothing(
     levels: int, how: str, level: str
 ) -> None:
@@ -239,6 +242,12 @@ async def test_killed_at_any_commit_of_a_deletion_all_of_it_is_there_or_nothing(
                 assert chain.files() == before + levels + 1
                 await chain.end(how, name=name)
             await chain.until_files(before + 1)
+            if how == "clear":
+                assert await root.all_runs() == []
+            else:
+                run = await over(root, "r")
+                assert (run.status, "was deleted" in str(run.error)) == ("failed", True)
+            assert await root.child_names() == 0
             await root.clear()
             await chain.check_still()
         assert nth > 1

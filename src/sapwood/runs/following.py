@@ -18,19 +18,20 @@ from sapwood import tracing
 from sapwood.capabilities.agenda import Agenda
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.steps import Work
-from sapwood.errors import Unavailable
+from sapwood.errors import NotFound, Unavailable
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import AgentClass
 from sapwood.kernel.context import current
 from sapwood.kernel.crossing import describe
 from sapwood.kernel.tree import Tree
+from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import RunState
 from sapwood.runs.followed import Followed
 from sapwood.runs.inputs import PendingInputs
 from sapwood.runs.outcomes import Cleared, Outcomes
 from sapwood.runs.pacing import is_again
 from sapwood.runs.patience import Patience
-from sapwood.runs.registry import HARD, shown
+from sapwood.runs.registry import HARD, Row, shown
 from sapwood.runs.served import FOLLOW, Served, following
 
 log = logging.getLogger(__name__)
@@ -195,6 +196,7 @@ class Following:
         row, actor = followed.row, self._actor
         if not self._is_wanted(row.id) and self._outcomes.stored(row.id) is None:
             return await self._not_begun(followed)
+        self._check_not_deleted(self._outcomes.row(row.id))
         followed.child = None
         child = followed.child = await self._awake(followed)
         if child is None:
@@ -219,6 +221,13 @@ class Following:
         self._inputs.pop(row.id, None)
         self._outcomes.changed(row.id)
         return True
+
+    def _check_not_deleted(self, row: Row) -> None:
+        """Raise `NotFound` if the sub-agent of a run was deleted, and the process ended before that was noted."""
+        types = self._actor.of(RunClients).types_of(row)
+        if row.status == "running" and not self._actor.registry.has(types, row.name):
+            address = self._actor.address.child(row.type, row.name)
+            raise NotFound(f"{address} was deleted.", path=address.segments)
 
     async def _awake(self, followed: Followed) -> Actor | None:
         """Return the sub-agent, started; None if the run is to stop before it is."""
