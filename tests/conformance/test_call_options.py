@@ -312,6 +312,52 @@ async def test_a_call_that_would_wait_for_itself_is_refused(run: Run, bank: Bank
             await child.ask_parent("k")
 
 
+async def test_two_calls_that_would_wait_for_each_other_are_refused(run: Run, bank: Bank) -> None:
+    """The parent pays and has the child confirm, while the child confirms and has the parent pay."""
+
+    class Payer(Agent):
+        deps: Bank
+
+        async def begin(self) -> None:
+            child = await self.sub_agent(Confirmer, "c")
+            await with_options(child, idempotency_key="confirm").confirm("parent")
+
+        async def make(self) -> None:
+            await self.sub_agent(Confirmer, "c")
+
+        async def pay(self, by: str) -> None:
+            self.deps.log.append("pay")
+            await self.deps.go.wait()
+            child = await self.sub_agent(Confirmer, "c")
+            await with_options(child, idempotency_key="confirm").confirm("parent")
+
+    class Confirmer(Agent):
+        deps: Bank
+
+        async def begin(self) -> None:
+            parent = await self.parent_agent(Payer)
+            await with_options(parent, idempotency_key="pay").pay("child")
+
+        async def confirm(self, by: str) -> None:
+            self.deps.log.append("confirm")
+            await self.deps.go.wait()
+            parent = await self.parent_agent(Payer)
+            await with_options(parent, idempotency_key="pay").pay("child")
+
+    async with asyncio.timeout(patience()), run(Payer, deps=bank) as world:
+        payer = await world.get_agent(Payer, "p")
+        await payer.make()
+        confirmer = await world.get_agent(Payer, "p", sub=[(Confirmer, "c")])
+        calls = [asyncio.create_task(payer.begin()), asyncio.create_task(confirmer.begin())]
+        await bank.seen("pay")
+        await bank.seen("confirm")
+        bank.go.set()
+
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert any(isinstance(one, UsageError) and "waits for itself" in str(one) for one in ended)
+
+
 async def test_outcomes_are_kept_for_a_day(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         one = with_options(await till(world), idempotency_key="k")

@@ -7,7 +7,7 @@ travel with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Final, Protocol
@@ -115,15 +115,16 @@ class Call:
         if limit is not None and (self.deadline is None or limit < self.deadline):
             self.deadline = limit
 
-    def starting(self) -> list[Running]:
-        """Return the agents whose `on_start` this call descends from."""
-        found: list[Running] = []
+    def lineage(self) -> Iterator[Call]:
+        """Yield this call and those that led to it."""
         call: Call | None = self
         while call is not None:
-            if call.is_start:
-                found.append(call.actor)
+            yield call
             call = call.caller
-        return found
+
+    def starting(self) -> list[Running]:
+        """Return the agents whose `on_start` this call descends from."""
+        return [call.actor for call in self.lineage() if call.is_start]
 
     def chain(self, last: int = 6) -> str:
         """Return the last calls that led here, oldest first, as a person reads them."""

@@ -14,6 +14,7 @@ from asyncio import CancelledError, Future
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from sapwood.clock import Clock
 from sapwood.errors import InvalidResult, KeyReused, SapwoodError, SignatureChanged, UsageError
 from sapwood.kernel.actor import THE_END, Actor
 from sapwood.kernel.classes import Method
@@ -21,6 +22,7 @@ from sapwood.kernel.context import Call
 from sapwood.kernel.crossing import crossing, describe
 from sapwood.kernel.driving import driven
 from sapwood.kernel.parcels import pack_error, unpack_error
+from sapwood.settings import Settings
 from sapwood.storage.migrations import Schema
 
 IDEMPOTENCY = Schema("sapwood.kernel", "idempotency")
@@ -43,9 +45,27 @@ class Place(NamedTuple):
 class Underway(NamedTuple):
     """A call that runs now."""
 
+    call: Call
     method: str
     arguments: bytes
     ended: Future[None]
+
+
+class Waits:
+    """The calls of one process that wait for another call with their key, each with the one it waits for."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.all: dict[Call, Call] = {}
+
+    def is_circle(self, call: Call, other: Call) -> bool:
+        """Return whether a call would wait for one that waits for it, or for one that led to it.
+
+        Calls that run at other nodes are not seen.
+        """
+        awaited, left = {other}, dict(self.all)
+        while found := [waiting for waiting in left if not awaited.isdisjoint(waiting.lineage())]:
+            awaited.update(left.pop(waiting) for waiting in found)
+        return not awaited.isdisjoint(call.lineage())
 
 
 def keyed(
@@ -72,17 +92,22 @@ class IdempotentCalls:
         place = Place.of(call.caller, call.key)
         arguments = method.signature.digest(args, kwargs, actor.limits.payload_bytes)
         actor.check_live()
+        waits = actor.host.shared(Waits).all
         while (other := self._underway.get(place)) is not None:
             self._check_same(place, method, arguments, other.method, other.arguments)
-            self._check_no_circle(call)
-            await asyncio.wait({other.ended})
+            self._check_no_circle(call, other.call)
+            waits[call] = other.call
+            try:
+                await asyncio.wait({other.ended})
+            finally:
+                del waits[call]
             actor.check_live()
         if (stored := self._stored(place)) is not None:
             name, digest, is_error, outcome = stored
             self._check_same(place, method, arguments, name, digest)
             return self._outcome(method, place, bool(is_error), outcome)
         ended: Future[None] = actor.host.loop.create_future()
-        self._underway[place] = Underway(method.name, arguments, ended)
+        self._underway[place] = Underway(call, method.name, arguments, ended)
         try:
             return await self._first(place, method, arguments, args, kwargs)
         finally:
@@ -98,8 +123,13 @@ class IdempotentCalls:
             "separate key for every call."
         )
 
-    def _check_no_circle(self, call: Call) -> None:
+    def _check_no_circle(self, call: Call, other: Call) -> None:
         """Refuse to wait for a call that waits for this one."""
+        if self._actor.host.shared(Waits).is_circle(call, other):
+            raise UsageError(
+                f"{self._actor.address}.{call.method}() waits for itself: the running call with the idempotency key "
+                f"{call.key!r} waits for one that led to this call."
+            )
         above = call.caller
         while above is not None and above.caller is not None:
             if above.key == call.key and above.actor.address == self._actor.address:
