@@ -321,4 +321,171 @@ MUTANTS = [
         ("kernel/options.py", "retry is None or not error.retryable or failed", "retry is None or failed"),
         tests=("test_call_options.py::test_errors_of_the_method_s_own_are_not_retried",),
     ),
+    mutant(
+        "the start of a sub-agent carries a preview of its input",
+        "A-176",
+        (
+            "wire/helix.py",
+            'told = {"type": "subagent_start", **told, "input": event.body["input"]}',
+            'told = {"type": "subagent_start", **told, "input": str(event.body["input"])[:200]}',
+        ),
+        tests=("test_runs_streams.py::test_helix_starts_carry_the_whole_input_also_before_the_sub_agent_has_taken_it",),
+    ),
+    mutant(
+        "what a helper says after its run is part of the run",
+        "A-136",
+        (
+            "runs/kept.py",
+            "    ends = [one for one in (row.length, length) if one is not None]\n",
+            "    ends = list[int]()\n",
+        ),
+        tests=(
+            "test_runs_drill_in.py::test_what_is_said_to_a_helper_later_does_not_change_what_the_caller_sees_of_the_run",
+            "test_runs_drill_in.py::test_a_run_whose_turn_is_continued_later_stays_what_it_was",
+        ),
+    ),
+    mutant(
+        "a stop reaches each level half a second later",
+        "A-191",
+        (
+            "runs/runner.py",
+            "                followed.cut(reason_below(reason))\n",
+            "                self._actor.host.loop.call_later(0.5, followed.cut, reason_below(reason))\n",
+        ),
+        tests=("test_runs_cancel.py::test_a_stop_is_pushed_and_no_time_passes_before_every_model_is_cut_off",),
+    ),
+    mutant(
+        "runs are cleared after their conversation",
+        "A-111",
+        (
+            "chat/conversation.py",
+            "        runs.clear([one.id for one in runs.registry.all()])\n",
+            (
+                "        self._actor.host.loop.call_later(0.05, lambda: runs.clear("
+                "[one.id for one in runs.registry.all()]))\n"
+            ),
+        ),
+        tests=("test_runs_registry.py::test_clearing_a_conversation_clears_its_runs_with_it",),
+    ),
+    mutant(
+        "a run can be opened as another class",
+        "A-72",
+        (
+            "web/door.py",
+            '            if not getattr(kind.cls, "create_from_url", False):\n',
+            (
+                "            names = {one.name for one in parent.registry.page(None, 0, 1000)}\n"
+                '            if not getattr(kind.cls, "create_from_url", False) and hop.name not in names:\n'
+            ),
+        ),
+        tests=("test_runs_drill_in.py::test_only_runs_that_were_given_can_be_opened_and_only_under_their_own_class",),
+    ),
+    mutant(
+        "an abort leaves the agents below at work",
+        "A-30",
+        (
+            "kernel/tree.py",
+            "        if actor is not None:\n            self.drop(actor, error)\n\n    def forget_aborts",
+            (
+                "        if actor is not None:\n"
+                "            below = dict(actor.children)\n"
+                "            actor.children.clear()\n"
+                "            self.drop(actor, error)\n"
+                "            actor.children.update(below)\n\n"
+                "    def forget_aborts"
+            ),
+        ),
+        tests=("test_abort.py::test_an_abort_reaches_every_level_below",),
+    ),
+    mutant(
+        "the model may always wait for its children",
+        "A-219",
+        (
+            "chat/companions.py",
+            "        if any(kind.blocks for kind in self._kinds.values()):\n",
+            "        if self._kinds:\n",
+        ),
+        tests=("test_teams_companions.py::test_there_is_a_tool_to_wait_only_if_the_model_has_to_wait_for_some_child",),
+    ),
+    mutant(
+        "the workflows of runs end with that of their caller",
+        "A-183",
+        ("drivers/temporal/workflow.py", "workflow.ParentClosePolicy.ABANDON", "workflow.ParentClosePolicy.TERMINATE"),
+        tests=(
+            "../temporal/test_workflows.py::test_a_run_is_a_child_workflow_that_outlives_its_parent_and_has_its_time",
+        ),
+    ),
+    mutant(
+        "a tool that had returned is called again after a crash",
+        "CF-183",
+        (
+            "chat/loop.py",
+            '                if status == "done":\n                    return msgspec.json.decode(result or "null")\n',
+            '                if status == "never":\n                    return msgspec.json.decode(result or "null")\n',
+        ),
+        tests=(
+            (
+                "test_chat_recovery.py"
+                "::test_a_tool_that_had_returned_is_not_called_again_and_one_that_had_not_is_only_if_it_may_be"
+            ),
+        ),
+    ),
+    mutant(
+        "a run is given up by the clock, and not because it is silent",
+        "B-14",
+        ("runs/patience.py", "        last = max(found.last, followed.since)\n", "        last = followed.since\n"),
+        tests=("test_runs_recovery.py::test_a_run_that_says_something_now_and_then_is_followed_for_any_time",),
+    ),
+    mutant(
+        "a child wakes before the hook of its parent is asked",
+        "A-66",
+        (
+            "web/door.py",
+            "        given = with_path(request, path)\n        answer = await",
+            (
+                "        given = with_path(request, path)\n"
+                "        if parent.registry.has(kind.type_ids, hop.name):\n"
+                "            await self._node.reach(parent.address.child(kind.type, hop.name), kind, None)\n"
+                "        answer = await"
+            ),
+        ),
+        tests=("test_gates.py::test_hooks_are_asked_from_the_root_down_each_before_the_next_agent_wakes",),
+    ),
+    mutant(
+        "persistent children are stored as ephemeral ones",
+        "A-224",
+        ("runs/runner.py", 'mode="ephemeral" if wish.child is None else "persistent",', 'mode="ephemeral",'),
+        tests=("test_teams_companions.py::test_a_blocking_spawn_runs_the_child_and_returns_its_result",),
+    ),
+    mutant(
+        "what keeps a child awake does not keep its tree awake",
+        "A-94",
+        (
+            "kernel/tree.py",
+            "        return bool(self.kept_awake)\n",
+            "        return any(actor.parent is None for actor in self.kept_awake.values())\n",
+        ),
+        tests=("test_keep_alive.py::test_a_keep_alive_keeps_the_whole_tree_awake_until_it_is_released",),
+    ),
+    mutant(
+        "a caller that is created again has the keys of the deleted one",
+        "B-3",
+        ("kernel/idempotency.py", 'f"{caller.actor.address} {caller.actor.stem}"', 'f"{caller.actor.address}"'),
+        tests=("test_call_options.py::test_a_caller_that_was_deleted_and_created_again_has_new_keys",),
+    ),
+    mutant(
+        "after a crash a run begins again whose sub-agent was deleted",
+        "B-34",
+        (
+            "runs/following.py",
+            'if row.status == "running" and not self._actor.registry.has(types, row.name):',
+            "if types is None:",
+        ),
+        tests=(
+            (
+                "test_deletion_depth.py"
+                "::test_killed_at_any_commit_of_a_deletion_all_of_it_is_there_or_nothing[process-delete-1]"
+            ),
+        ),
+    ),
 ]
