@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs/reference/wire.md"
-HEADING = "## What differs, and why"
+HEADING = "## Differences from the original"
 ABSENT = "—"
 MISSING = object()
 
