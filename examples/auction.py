@@ -1,4 +1,4 @@
-"""An auction that people follow live, in a web application that has other pages too."""
+"""An auction that clients follow live, in a web application with other pages."""
 
 import asyncio
 import sys
@@ -30,13 +30,13 @@ from sapwood.types import PathSegment
 @dataclass(frozen=True)
 class Offer:
     amount: int = 0
-    bidder: str = "nobody"
+    bidder: str = "none"
     note: str = ""
 
 
 # --8<-- [start:lot]
 class Lot(Agent[Offer]):
-    """One thing for sale. Its state is the highest offer, and everybody sees it."""
+    """One thing for sale. Its state is the highest offer, and all clients see it."""
 
     initial_state = Offer()
 
@@ -44,7 +44,7 @@ class Lot(Agent[Offer]):
     async def bid(self, amount: int) -> Offer:
         connection = current_connection()
         if amount <= self.state.amount:
-            raise Refused(f"Somebody offers {self.state.amount} already.")
+            raise Refused(f"The highest offer is {self.state.amount}.")
         bidder = connection.query["name"] if connection else "the house"
         self.set_state(Offer(amount, bidder))
         return self.state
@@ -172,7 +172,7 @@ async def use(url: str) -> None:
         async with connect(url, Auction, "spring"):
             pass
     except Refused:
-        print("turned away: who has no name")
+        print("refused: a client without a name")
 
 
 @asynccontextmanager

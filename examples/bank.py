@@ -56,7 +56,7 @@ class Account(Agent):
         try:
             await asyncio.sleep(3600)  # stands in for a service that does not answer
         finally:
-            print("  (the audit is put away)")  # also when it is cancelled
+            print("  (the audit is closed)")  # also when it is cancelled
         return "all is well"
 
     # --8<-- [end:slow]
@@ -65,7 +65,7 @@ class Account(Agent):
 # --8<-- [start:start]
 class Safe(Agent):
     async def on_start(self) -> None:
-        raise ConnectionError("nobody has the key")
+        raise ConnectionError("the key is missing")
 
     async def open(self) -> str:
         return "gold"
@@ -94,7 +94,7 @@ class Bank(Agent):
             taker = await self.get_agent(Bank, self.name, sub=[(Account, target)])
             await taker.book(cents)
         except ChildFailed:
-            await giver.book(cents)  # two databases: nothing but we can undo it
+            await giver.book(cents)  # two databases: only this code can undo it
             raise
 
     # --8<-- [end:transfer]
@@ -145,7 +145,7 @@ async def main(data: str) -> None:
             print(f"{error.code}: {error}")
         # --8<-- [end:refused]
         try:
-            await bank.transfer("ada", "nobody", 100)
+            await bank.transfer("ada", "eve", 100)
         except NotFound as error:
             print(f"{error.code}: {error}")
         print("after the transfer:", await ada.book(0))

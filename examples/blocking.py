@@ -60,7 +60,7 @@ class Clerk(Agent):
         return self.sql(NUMBERS, number).scalar(int)
 
     async def ticks(self, seconds: float) -> int:
-        """Count how often the loop came round meanwhile."""
+        """Count the iterations of the event loop during the work."""
         count, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.sleep(0.01)
@@ -76,7 +76,7 @@ async def main(data: str) -> None:
         other = await app.get_agent(Clerk, "watcher")
         filed, ticks = await asyncio.gather(clerk.file("letter.txt"), other.ticks(0.3))
         print("filed:", filed[:12])
-        print("others could run meanwhile:", ticks > 5)
+        print("other tasks ran during it:", ticks > 5)
 
         print("off the loop:", await clerk.count_to(2_000_000))
         try:

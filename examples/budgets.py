@@ -11,11 +11,11 @@ from sapwood.testing import ScriptedModel, call, text
 
 # --8<-- [start:limits]
 class Scout(ChatAgent):
-    """Looks around, for as long as it is let."""
+    """Looks around until its budget is spent."""
 
     limits = Limits(tokens=400)  # for each scout, with all below it
     model_settings = ModelSettings(max_tokens=100)
-    model = ScriptedModel(call("look", at="the next hill"))  # for ever
+    model = ScriptedModel(call("look", at="the next hill"))  # repeated
 
     @tool
     async def look(self, at: str) -> str:

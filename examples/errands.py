@@ -1,4 +1,4 @@
-"""An office that sends people on errands: awaited, at once, or in the background."""
+"""An office that starts errands: awaited, concurrent, or in the background."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ class Errand:
 
 
 class Runner(Agent):
-    """Does errands. Nobody has to make one: every run has its own."""
+    """Runs errands. Each run has its own instance."""
 
     async def on_run(self, errand: Errand) -> str:
         if errand.what == "the moon":
@@ -62,7 +62,7 @@ class Office(Agent):
             async with asyncio.timeout(seconds):
                 run = await self.run_agent(Runner, Errand(what, minutes=60))
         except TimeoutError:
-            return f"{what}: nobody waits for it any longer"
+            return f"{what}: cancelled after the timeout"
         return run.output
 
     async def call_back(self, id: str) -> bool:
@@ -118,16 +118,16 @@ class Office(Agent):
 class Secretary(ChatAgent):
     model = ScriptedModel(
         call("send_for", id="c1", what="tea"),
-        text("Somebody is on the way."),
+        text("It is on its way."),
         text("The tea is here."),
         each=True,
     )
 
     @tool(idempotent=True)
     async def send_for(self, what: str) -> str:
-        """Have something fetched, in the background."""
+        """Fetch something in the background."""
         await self.start_run(Runner, Errand(what), notify=True)
-        return "under way"
+        return "started"
 
 
 # --8<-- [end:notify]

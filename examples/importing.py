@@ -1,4 +1,4 @@
-"""Imports a large file in a fiber. Kill it half-way, start it again: it goes on.
+"""Imports a large file in a fiber. Kill it half-way, start it again: it continues.
 
 Run it in a terminal, kill it with `kill -9` while the bar grows, and run it once more.
 Rich, which draws the bar, comes with the extra `server`.

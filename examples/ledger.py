@@ -42,7 +42,7 @@ class Ledger(Agent):
 # --8<-- [start:state]
 @dataclass(frozen=True)
 class Account:
-    owner: str = "nobody"
+    owner: str = "unknown"
     visits: int = 0
 
 

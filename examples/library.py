@@ -101,23 +101,23 @@ async def main(data: str) -> None:
         await town.lend("Emma", "ann", timedelta(seconds=1))
         await town.lend("Walden", "ann", timedelta(seconds=1))
         await town.lend("Middlemarch", "bob", timedelta(seconds=1))
-        print("Emma came back, nobody need be reminded:", await town.give_back("Emma"))
-        print("to come:", await town.to_come())
+        print("Emma was returned, reminder cancelled:", await town.give_back("Emma"))
+        print("pending:", await town.to_come())
     print("the library is closed for a second")
     await asyncio.sleep(1)
 
     async with App(agents=[Library], settings=Settings(data=data)) as app:
-        print("it is open again, and nobody calls it")
+        print("it is open again, and no client calls it")
         await asyncio.sleep(1)
         town = await app.get_agent(Library, "town")
         while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        print("given up:", await town.given_up())
+        print("dead letters:", await town.given_up())
         await town.join("bob", "High Street 2")
         await town.try_again()
         while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        print("to come:", await town.to_come())
+        print("pending:", await town.to_come())
 
         print("taking stock")
         print("books:", await town.take_stock(2026))

@@ -1,4 +1,4 @@
-"""A diary for each member, and a door that knows them by signed tokens."""
+"""A diary for each member, with authentication by signed tokens."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ SECRET = "keep this out of your repository: in a vault"  # noqa: S105 - made up
 
 # --8<-- [start:agent]
 class Diary(Agent):
-    """The diary of one member; it is called what the member is called."""
+    """The diary of one member, with the name of the member."""
 
     migrations = ("CREATE TABLE lines (text TEXT NOT NULL) STRICT",)
 
@@ -39,7 +39,7 @@ class Diary(Agent):
 
 # --8<-- [start:app]
 def may(user: User, address: Address, action: str) -> bool:
-    """Everybody may go to the diary of that name, and those who help may go to all."""
+    """Let members reach their own diary, and helpers reach all of them."""
     return address.name == user.id or "helper" in user.claims.get("roles", [])
 
 
@@ -98,11 +98,11 @@ async def main(folder: str) -> None:
     async with app, serving(app) as site:
         diary = f"{site}{app.path_to(Diary, 'ann')}"
         for who, token, entry in [
-            ("nobody", None, None),
+            ("no token", None, None),
             ("ann", token_for("ann"), "It rained."),
             ("eve", token_for("eve"), None),
             ("a helper", token_for("otto", roles=["helper"]), None),
-            ("ann, too late", token_for("ann", exp=time.time() - 1), None),
+            ("ann, expired token", token_for("ann", exp=time.time() - 1), None),
         ]:
             print(f"{who}: {await asyncio.to_thread(ask, diary, token, entry)}")
 

@@ -17,7 +17,7 @@ from sapwood import Agent, App, Settings, agent
 
 @agent(pool="heavy")
 class Mill(Agent):
-    """Computes for long, and holds up nobody but other mills."""
+    """Computes for a long time, and blocks only other mills."""
 
     async def grind(self, text: str, rounds: int) -> str:
         value = text.encode()

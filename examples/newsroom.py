@@ -124,7 +124,7 @@ async def main(data: str) -> None:
         print("staff:", await desk.staff())
         # --8<-- [end:outside]
         print("a stream:")
-        async for word in desk.phone("ann", "nobody saw it coming"):
+        async for word in desk.phone("ann", "a late goal decides it"):
             print(f"  {word}")
 
         print(await desk.give_up("ben"))

@@ -21,7 +21,7 @@ class Opinion:
 
 
 class Perspective(Agent):
-    """One point of view. What it said is in its own database, and nobody else's."""
+    """One point of view. Its answers are in its own database."""
 
     migrations = (
         "CREATE TABLE opinions (proposal TEXT NOT NULL, text TEXT NOT NULL) STRICT",

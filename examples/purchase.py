@@ -77,7 +77,7 @@ async def main(data: str) -> None:
 
 
 async def asked(office: Office) -> Question:
-    """Return the first thing that somebody is asked, once there is one."""
+    """Wait for the first question, and return it."""
     while True:
         for wish in await office.questions.list():
             return wish

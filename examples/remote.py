@@ -39,7 +39,7 @@ class ShoppingList(Agent[Items]):
     @expose
     async def add(self, name: str, amount: int = 1) -> int:
         if amount < 1:
-            raise Refused("Nobody can buy less than one.")
+            raise Refused("The minimum is one.")
         self.set_state(Items((*self.state.names, name)))
         return len(self.state.names)
 

@@ -67,7 +67,7 @@ class Editor(Agent):
     # --8<-- [end:pipeline]
     # --8<-- [start:fiber]
     async def publish(self, issue: int) -> str:
-        """Have an issue made, once, whatever happens meanwhile."""
+        """Produce an issue once, also after crashes."""
         self.start_fiber(f"issue-{issue}", self.make, issue)
         return await self.fibers.result(f"issue-{issue}")
 

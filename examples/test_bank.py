@@ -28,9 +28,9 @@ async def test_an_error_names_the_agent_it_comes_from() -> None:
         await bank.deposit("ada", 500)
 
         with pytest.raises(NotFound) as caught:
-            await bank.transfer("ada", "nobody", 100)
+            await bank.transfer("ada", "eve", 100)
         assert isinstance(caught.value, ChildFailed)
-        assert caught.value.path[-1] == ("Account", "nobody")
+        assert caught.value.path[-1] == ("Account", "eve")
         assert await bank.deposit("ada", 0) == 500
 
 

@@ -26,7 +26,7 @@ async def test_a_reader_is_reminded_even_if_the_program_was_dead() -> None:
 # --8<-- [end:advance]
 
 
-async def test_nobody_is_reminded_of_a_book_that_came_back() -> None:
+async def test_a_returned_book_has_no_reminder() -> None:
     async with running(App(agents=[Library])) as world:
         town = await world.get_agent(Library, "town")
         await town.lend("Emma", "ann", TWO_WEEKS)
@@ -38,7 +38,7 @@ async def test_nobody_is_reminded_of_a_book_that_came_back() -> None:
         assert await town.given_up() == []
 
 
-async def test_a_letter_that_cannot_be_sent_holds_up_nobody_else() -> None:
+async def test_a_letter_that_cannot_be_sent_blocks_no_other_reader() -> None:
     async with running(App(agents=[Library])) as world:
         town = await world.get_agent(Library, "town")
         await town.join("ann", "Mill Lane 1")

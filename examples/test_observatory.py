@@ -16,7 +16,7 @@ async def test_old_observations_go_and_the_pinned_and_the_last_stay() -> None:
         assert len(await hill.archive()) == 6
 
         await world.clock.advance(timedelta(minutes=2))
-        assert len(await hill.archive()) == 5  # nobody keeps what assistants did
+        assert len(await hill.archive()) == 5  # runs of assistants are not kept
 
         await world.clock.advance(timedelta(days=31))
         stars = [line.partition(",")[0] for line in await hill.archive()]

@@ -55,5 +55,5 @@ async def test_a_crash_costs_nothing_that_was_finished() -> None:
         "Salt is salty.",
         "In 1987 we had a page on salt.",
     ]
-    assert runs[1] == archive  # as it was: nobody asked it again
+    assert runs[1] == archive  # unchanged: it did not run again
     assert len(editors.asked) == 3

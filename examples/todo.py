@@ -1,4 +1,4 @@
-"""A to-do list: a state that clients are to see, and a table that nobody is."""
+"""A to-do list: a state that clients see, and a table that they do not."""
 
 import asyncio
 import sys

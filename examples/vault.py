@@ -61,7 +61,7 @@ class Assistant(Agent):
         return await customers.pays_with(name, last_digits)
 
     async def run(self, sql: str) -> str:
-        """Run SQL that somebody else wrote, for instance a model."""
+        """Run SQL from another source, for instance a model."""
         try:
             return str(list(self.sql(sql)))
         except UsageError as error:

@@ -24,7 +24,13 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["=> 'wheat'", "Not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
     ),
     "auction.py": (
-        ["lots in spring: 2", "ann says: What a chair!", "chair: 10 by ann", "ann sees: 10 going twice", "turned away"],
+        [
+            "lots in spring: 2",
+            "ann says: What a chair!",
+            "chair: 10 by ann",
+            "ann sees: 10 going twice",
+            "refused: a client without a name",
+        ],
         ["lots in spring: 2", "refused: Connection is readonly", "chair: 20 by ann", "ann sees: 20 going twice"],
     ),
     "bakery.py": (
@@ -46,8 +52,8 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["a deposit: 800", "the same error is a NotEnough: True", "after spend_carelessly: -300", "children: ['ada']"],
     ),
     "blocking.py": (
-        ["others could run meanwhile: True", "off the loop: 2000000", "on the loop: A statement exceeded sql_timeout"],
-        ["others could run meanwhile: True", "off the loop: 2000000"],
+        ["other tasks ran during it: True", "off the loop: 2000000", "on the loop: A statement exceeded sql_timeout"],
+        ["other tasks ran during it: True", "off the loop: 2000000"],
     ),
     "budgets.py": (
         [
@@ -129,11 +135,11 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     "library.py": (
         [
             "to ann, Mill Lane 1: we miss Walden",
-            "given up: ['send after 3 attempts: ",
+            "dead letters: ['send after 3 attempts: ",
             "counting L to Z",
             "books: 1200",
         ],
-        ["to ann, Mill Lane 1: we miss Walden", "given up: []", "taking stock\nbooks: 1200"],
+        ["to ann, Mill Lane 1: we miss Walden", "dead letters: []", "taking stock\nbooks: 1200"],
     ),
     "limits.py": (
         ["leaves: 1", "leaves: 3", "children: ", "depth: ", "payload_bytes: ", "database_bytes: "],
@@ -141,8 +147,20 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     ),
     "mill.py": (["ground: fa105ad2e0de", "in one process: True"], ["ground: fa105ad2e0de"]),
     "members.py": (
-        ["nobody: 401", "ann: ann finds lines: 1", "eve: 403", "a helper: otto finds lines: 1", "ann, too late: 401"],
-        ["nobody: 401", "ann: ann finds lines: 2", "eve: 403", "a helper: otto finds lines: 2", "ann, too late: 401"],
+        [
+            "no token: 401",
+            "ann: ann finds lines: 1",
+            "eve: 403",
+            "a helper: otto finds lines: 1",
+            "ann, expired token: 401",
+        ],
+        [
+            "no token: 401",
+            "ann: ann finds lines: 2",
+            "eve: 403",
+            "a helper: otto finds lines: 2",
+            "ann, expired token: 401",
+        ],
     ),
     "support_desk.py": (
         ["asked: book_refund {'order': 'A-99', 'euros': 25}", "ann reads: The refund was handled: 25 euros for A-99"],
@@ -152,11 +170,11 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         [
             "  … ann asks around",
             "  No. 1: ",
-            "  coming",
+            "  decides",
             "'2 ben: aborted']",
             "staff: ['2 ben: aborted', '3 ann: idle']",
         ],
-        ["  … ann asks around", "  No. 3: ", "  coming", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
+        ["  … ann asks around", "  No. 3: ", "  decides", "'3 ann: idle']", "staff: ['2 ben: aborted', '4 ann: idle']"],
     ),
     "observatory.py": (
         ["['Vega is white', 'Mars is red']", "'Mars (pinned), 1"],
@@ -179,8 +197,8 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
     "remote.py": (
-        ["items: 1\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
-        ["items: 3\n1. milk\n", "says: Nobody can", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
+        ["items: 1\n1. milk\n", "says: The minimum", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
+        ["items: 3\n1. milk\n", "says: The minimum", "other: Items(names=('milk', 'eggs'))", "I am", "total: 42"],
     ),
     "rate_limit.py": (
         ["work: completed, Hello.\nhome: failed, The limit is 3 messages a minute."],
