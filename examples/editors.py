@@ -25,7 +25,7 @@ class Desk:
     books: int = 0
 
 
-class Reporter(ChatAgent):
+class Reporter(ChatAgent[str, Desk]):
     """Writes an article. Takes its time."""
 
     model = ScriptedModel(

@@ -52,7 +52,7 @@ class Office(Agent):
 
     # --8<-- [end:several]
     # --8<-- [start:once]
-    async def fetch_once(self, order: int, what: str) -> Run:
+    async def fetch_once(self, order: int, what: str) -> Run[str]:
         return await self.run_agent(Runner, Errand(what), run_id=f"order-{order}")
 
     # --8<-- [end:once]
@@ -79,7 +79,7 @@ class Office(Agent):
         )
         return run.id
 
-    async def put_away(self, run: Run) -> None:
+    async def put_away(self, run: Run[str]) -> None:
         if run.ok:
             self.sql("INSERT INTO shelf VALUES (?)", run.output)
         elif run.status == "interrupted":

@@ -27,12 +27,11 @@ class Cook(ChatAgent[Recipe]):
         call("final_result", dish="Porridge", minutes=10, ingredients=["oats", "milk"])
     )
     instructions = "Find a recipe."
-    output_type = Recipe
 
 
 async def ask_cook(cook: Cook) -> Recipe:
     turn = await cook.send("Something warm, please.")
-    return Recipe(**turn.output)
+    return turn.output
 
 
 # --8<-- [end:output]

@@ -43,7 +43,7 @@ class Editor(Agent):
 
     # --8<-- [end:map]
     # --8<-- [start:gather]
-    async def judge(self, issue: int, text: str) -> list[Run]:
+    async def judge(self, issue: int, text: str) -> list[Run[bool]]:
         return await self.runs.gather(
             Branch(Judge, text, run_id=f"{issue}-ann", timeout=60),
             Branch(Judge, text, run_id=f"{issue}-slow"),

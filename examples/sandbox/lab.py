@@ -77,7 +77,7 @@ class Shown:
     customers: tuple[Customer, ...] = ()
 
 
-class Lab(ChatAgent[Shown]):
+class Lab(ChatAgent[str, Shown]):
     """Answers questions about the customers with Python."""
 
     initial_state = Shown()

@@ -55,12 +55,14 @@ from sapwood.runs.inputs import InputDetail
 from sapwood.runs.method import MethodRuns
 from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.outputs import read_output
 from sapwood.runs.question import Approvers, Question
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import RUNS, Run
 from sapwood.runs.remote_sessions import RemoteSessions
 from sapwood.runs.retention import KEEP_ALL, Retention
 from sapwood.runs.retention import check as check_retention
+from sapwood.runs.runnable import Runnable
 from sapwood.runs.runner import Detached, Runs, Wish
 from sapwood.runs.served import Served
 from sapwood.runs.streaming import Watchers
@@ -80,6 +82,8 @@ S = TypeVar("S", default=None)
 A = PlainTypeVar("A", bound="Agent[Any]")
 P = ParamSpec("P")
 R = PlainTypeVar("R")
+I = PlainTypeVar("I")  # noqa: E741 - input
+O = PlainTypeVar("O")  # noqa: E741 - output
 M = PlainTypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncIterable[Any]])
 
 When = After | At | Every | Cron
@@ -180,6 +184,16 @@ class Agent(AgentBase, Generic[S]):
     """Who does the runs it is given."""
     _has_conversation: ClassVar[bool] = False
     """Whether what becomes of a run can be said to it."""
+
+    @classmethod
+    def _type_arguments(cls) -> Mapping[Any, Any]:
+        """Return the types that the type variables of the framework's own methods stand for in copies."""
+        return {}
+
+    @classmethod
+    def _read_output(cls, text: str) -> Any:
+        """Return the stored output of a run of this class; `InvalidResult` if it does not fit."""
+        return read_output(known(cls), text)
 
     @classmethod
     def _check_setup(cls, *, has_users: bool) -> None:
@@ -349,10 +363,11 @@ class Agent(AgentBase, Generic[S]):
         again: continue from `fiber.checkpoint` here. Override it.
         """
 
-    async def on_run(self, input: Any) -> Any:
+    def on_run(self, input: Any, /) -> Any:
         """Execute a run that another agent started with `run_agent`, and return its output. Override it.
 
-        Annotate `input` to receive it as that type. After a crash, this method is called again: use steps. To
+        Write `async def on_run(self, input: Claim) -> Verdict`: the annotations are the types of the input and the
+        output, and type checkers know them in `run_agent`. After a crash, this method is called again: use steps. To
         stream, write an async generator that yields text, or chunks of an AI SDK stream.
         """
         raise NotImplementedError
@@ -472,15 +487,15 @@ class Agent(AgentBase, Generic[S]):
 
     async def run_agent(
         self,
-        cls: type[Agent[Any]],
-        input: Any = None,
+        cls: type[Runnable[I, O]],
+        input: I = None,  # type: ignore[assignment]
         *,
         run_id: str | None = None,
         order: int | None = None,
         timeout: float | None = None,
         on_disconnect: Literal["cancel", "continue"] = "cancel",
         display: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[O]:
         """Run `cls` in a new sub-agent and return the finished `Run`.
 
         Failures are returned, not raised: check `run.ok`. A `run_id` is an idempotency key: calling again with the
@@ -492,10 +507,10 @@ class Agent(AgentBase, Generic[S]):
 
     async def start_run(
         self,
-        cls: type[Agent[Any]],
-        input: Any = None,
+        cls: type[Runnable[I, O]],
+        input: I = None,  # type: ignore[assignment]
         *,
-        on_finish: Callable[[Run], object] | None = None,
+        on_finish: Callable[[Run[O]], object] | None = None,
         notify: bool = False,
         max_duration: timedelta | None = timedelta(hours=24),
         idle_timeout: timedelta | None = timedelta(hours=1),
@@ -503,7 +518,7 @@ class Agent(AgentBase, Generic[S]):
         order: int | None = None,
         timeout: float | None = None,
         display: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[O]:
         """Start a run in a new sub-agent and return it as soon as the sub-agent has accepted it.
 
         `on_finish` is a method of this agent that is called with the `Run` when it has ended. With `notify`, the result

@@ -11,6 +11,7 @@ from sapwood.kernel.registry import SubAgent
 from sapwood.kernel.spending import Usage
 from sapwood.kernel.watchdog import SlowSlice
 from sapwood.runs.events import Event
+from sapwood.runs.runnable import Runnable
 from sapwood.settings import Durability
 from sapwood.storage.rows import Rows
 
@@ -24,6 +25,7 @@ __all__ = [
     "PathSegment",
     "QueuedCall",
     "Rows",
+    "Runnable",
     "Schedule",
     "SlowSlice",
     "SubAgent",

@@ -134,7 +134,7 @@ async def test_a_turn_ends_with_what_its_output_type_asks_for(run: Run) -> None:
 
         turn = await agent.send("which city?")
 
-        assert turn.output == {"name": "Bern", "people": 1}
+        assert turn.output == City(name="Bern", people=1)
         check_history(json.loads(await agent.seen_by_model()))
         assert (await agent.send("again")).status == "completed"
 
@@ -691,7 +691,7 @@ class Mood:
     good: bool = True
 
 
-class Moody(Talking[int]):
+class Moody(Talking[str]):
     initial_state = Mood()
 
     async def is_good(self) -> bool:

@@ -78,6 +78,7 @@ TYPES_NAMES = [
     "PathSegment",
     "QueuedCall",
     "Rows",
+    "Runnable",
     "Schedule",
     "SlowSlice",
     "SubAgent",

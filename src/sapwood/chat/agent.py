@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from typing_extensions import TypeVar
@@ -17,6 +17,7 @@ from sapwood.chat.chat_turns import ChatTurns, messages_of
 from sapwood.chat.chunks import Chunk
 from sapwood.chat.conversation import Conversation
 from sapwood.chat.model_check import check_class
+from sapwood.chat.outputs import Output, declare
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
 from sapwood.chat.tools import approvers_of, check_approvers
@@ -30,13 +31,16 @@ from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.question import Approvers
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import Run
+from sapwood.runs.runnable import O_co
 from sapwood.runs.streaming import Watchers
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
     from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.output import OutputSpec
 
-O = TypeVar("O", default=str)  # noqa: E741 - what it puts out
+O = TypeVar("O", default=str)  # noqa: E741 - output
+S = TypeVar("S", default=Any)
 
 HOOKS = frozenset(
     {"before_turn", "after_turn", "before_step", "on_chunk", "before_tool_call", "after_tool_call"}
@@ -51,13 +55,14 @@ SETTINGS = frozenset(
 SHOWN = frozenset({"send"})
 
 
-class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SHOWN):
+class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=SHOWN):
     """An agent that holds a conversation with a model.
 
     Set `model` and `instructions`, and mark methods with `@tool`. Messages are stored in the agent's
     database and streamed to every client. An interrupted turn continues after a crash.
 
-    `ChatAgent[Recipe]` sets the `output_type`. The state has the type of `initial_state`.
+    `ChatAgent[Recipe]` ends its turns with a `Recipe` instead of text, and `ChatAgent[Recipe, Kitchen]` also has the
+    state `Kitchen`. Without brackets, the output is text, and the state has the type of `initial_state`.
     Hooks are `async def`, except `get_model`, `get_instructions` and `on_chunk`, which are
     plain methods, and `respond`, which is an async generator.
     """
@@ -68,8 +73,8 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     """The system instructions for the model."""
     tools: ClassVar[Sequence[Any]] = ()
     """Functions and toolsets that the model may use, in addition to the methods marked with `@tool`."""
-    output_type: Any = str
-    """The output of a turn: `str`, a type that the model fills in, or a function whose result is the output."""
+    output_type: OutputSpec[O] = cast(Any, str)
+    """How the model produces the output, where its type in the brackets is not enough: a function, or several types."""
     max_steps: ClassVar[int] = 20
     """Maximum number of model requests in one turn."""
     model_settings: ClassVar[Any] = None
@@ -93,17 +98,33 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     _runs_as = ChatRuns
     _has_conversation = True
 
-    turns = Namespace(ChatTurns, crosses=True)
+    _output: ClassVar[Output]
+
+    turns: Namespace[ChatTurns[O]] = Namespace(ChatTurns, crosses=True)
     conversation = Namespace(ChatConversation, crosses=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         _have_pydantic_ai(cls.__name__)
+        cls._output = declare(cls, ChatAgent)
         super().__init_subclass__(**kwargs)
         if cls.concurrency not in POLICIES:
             raise UsageError(
                 f"{cls.__name__}.concurrency must be one of {', '.join(POLICIES)}, got {cls.concurrency!r}."
             )
         _check_hooks(cls)
+
+    if TYPE_CHECKING:  # a run of a chat agent is a turn
+
+        def on_run(self, input: Any, /) -> Coroutine[Any, Any, O]: ...
+
+    @classmethod
+    def _type_arguments(cls) -> Mapping[Any, Any]:
+        output = getattr(cls, "_output", None)  # the framework's own class has none
+        return {} if output is None else {O: output.crosses, O_co: output.crosses}
+
+    @classmethod
+    def _read_output(cls, text: str) -> Any:
+        return cls._output.read(text)
 
     @classmethod
     def _brings(cls) -> list[type]:
@@ -134,13 +155,13 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
         """Return the system instructions for the model. Override it to compute them."""
         return self.instructions
 
-    async def before_turn(self, turn: Turn) -> None:
+    async def before_turn(self, turn: Turn[O]) -> None:
         """Called before a turn starts, also a turn that is a run of another agent. Raise to refuse it. Override it.
 
         If the process dies before the model has answered, it is called again.
         """
 
-    async def before_step(self, turn: Turn, step: int) -> None:
+    async def before_step(self, turn: Turn[O], step: int) -> None:
         """Called before each model request. Override it."""
 
     def on_chunk(self, chunk: Chunk) -> None:
@@ -152,7 +173,7 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def after_tool_call(self, tool: str, arguments: dict[str, Any], result: Any) -> None:
         """Called when a tool has returned. Override it."""
 
-    async def after_turn(self, turn: Turn) -> None:
+    async def after_turn(self, turn: Turn[O]) -> None:
         """Called when a turn has ended: completed, failed or cancelled. See `turn.status`. Override it.
 
         It is called once for each turn that started, and again if the process dies during the call. An exception is
@@ -162,12 +183,12 @@ class ChatAgent(Agent[Any], Generic[O], hooks=HOOKS, settings=SETTINGS, shows=SH
     async def compact(self, messages: list[ModelMessage]) -> str | None:
         """Return a summary of old messages. Return `None` to let the model write the summary. Override it."""
 
-    async def respond(self, turn: Turn) -> AsyncIterator[str | Chunk]:
+    async def respond(self, turn: Turn[O]) -> AsyncIterator[str | Chunk]:
         """Answer without Pydantic AI: yield text, or chunks of an AI SDK stream. Override it."""
         raise NotImplementedError
         yield ""
 
-    async def send(self, message: str | Sequence[UIMessage]) -> Turn:
+    async def send(self, message: str | Sequence[UIMessage]) -> Turn[O]:
         """Send a message and return the turn that answers it, once it has ended or waits for an answer.
 
         `message` is a text, or messages in the format of the AI SDK.

@@ -197,7 +197,7 @@ class Companions:
     async def _begun(self, kind: PersistentAgent, row: Row) -> dict[str, Any]:
         """Return what the model is told of a task once the child has taken it: from there on it survives a crash."""
         await self._runs.begun(row.id)
-        run = self._outcomes.of(row.id)
+        run = shown(self._outcomes.row(row.id))
         if run.is_over and not run.ok:
             raise _failed(run)
         return {"name": run.agent.name, "agent": kind.name, "status": run.status if run.is_over else "running"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -66,13 +67,13 @@ class Conversation:
                 )
             call = call.caller
 
-    async def over(self, number: int, *, cancels: bool = True) -> Turn:
+    async def over(self, number: int, *, cancels: bool = True) -> Turn[Any]:
         """Return a turn that has ended or waits for an answer. If `cancels`, cancelling the caller cancels the turn."""
         try:
             while True:
                 row = self._record.row(number)
                 if row.status not in ("queued", "running"):
-                    return self._record.shown(row)
+                    return self._record.turn(row)
                 await self._ending.over(number)
                 self._actor.check_live()
         except CancelledError:

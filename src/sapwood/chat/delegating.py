@@ -18,6 +18,7 @@ from sapwood.chat.turns import ToolCall as Called
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.disclosure import for_clients
 from sapwood.runs.outcomes import Outcomes
+from sapwood.runs.registry import shown
 from sapwood.runs.runner import Runs, ToolCall, Wish, tool_call
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Delegating:
 
     def answer(self, id: str, run_id: str) -> None:
         """Take what became of a run as the answer to a tool call."""
-        call, run = self._turns.call(id), self._actor.of(Outcomes).of(run_id)
+        call, run = self._turns.call(id), shown(self._actor.of(Outcomes).row(run_id))
         assert call is not None
         failure = None if run.ok else run.failure()
         if failure is None:

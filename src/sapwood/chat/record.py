@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
 from sapwood.chat.agent_tools import AgentTool, PersistentAgent
+from sapwood.chat.outputs import Output
 from sapwood.chat.said import ids_of
 from sapwood.chat.stream import ChatStream
 from sapwood.chat.transcript import Transcript
 from sapwood.chat.turns import Row, Turn, Turns
-from sapwood.errors import Refused
+from sapwood.errors import InvalidResult, Refused, StoredDataError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.classes import known
 from sapwood.kernel.sockets import Socket
@@ -40,6 +42,7 @@ class Record:
         self.transcript = Transcript(actor.database, actor.host.clock)
         self.turns = Turns(actor.database, actor.host.clock)
         self.stream = ChatStream(actor, self.turns)
+        self.output: Output = self._agent._output
         if actor.kind.overrides("on_chunk"):
             self.stream.on_chunk = self._agent.on_chunk
 
@@ -73,8 +76,28 @@ class Record:
         """Send the conversation to every client except the sender of its last message."""
         self.stream.tell_messages(self.text, sender=sender)
 
-    def shown(self, row: Row) -> Turn:
-        """Return a turn as users see it."""
+    def turn(self, row: Row) -> Turn[Any]:
+        """Return a turn whose output has the type that the class declares; `StoredDataError` if it does not fit."""
+        turn = self.shown(row)
+        if row.output is None:
+            return turn
+        try:
+            return replace(turn, output=self.output.read(row.output))
+        except InvalidResult as error:
+            raise StoredDataError(
+                f"The output of the turn {row.id!r} cannot be read: {error} The class has changed since: change it "
+                "back."
+            ) from error
+
+    def ended_turn(self, row: Row) -> Turn[Any]:
+        """Return the same, with the JSON value where the output does not fit."""
+        try:
+            return self.turn(row)
+        except StoredDataError:
+            return self.shown(row)
+
+    def shown(self, row: Row) -> Turn[Any]:
+        """Return a turn as it is told to clients and callers: its output is a JSON value."""
         message = self.transcript.get(row.message) if row.message else None
         parts: list[dict[str, Any]] = message["parts"] if message is not None else []
         return Turn(

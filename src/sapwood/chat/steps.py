@@ -214,7 +214,7 @@ class Steps:
         row = self._turns.of(number)
         if row is None or row.is_open:
             return
-        await self._actor.tell(self._agent.after_turn, self._record.shown(row))
+        await self._actor.tell(self._agent.after_turn, self._record.ended_turn(row))
 
     def _is_asking(self, number: int) -> bool:
         """Return whether somebody was asked about a tool call and has not answered."""
@@ -360,8 +360,9 @@ class Steps:
             return "running"
         if acted.is_text:
             self._record.check_answer(row, acted.output)
-        output = json_to_copy(json_of(acted.output), "The output of a turn")
-        self._turns.set(row.number, output=output.decode())
+        output = json_to_copy(json_of(acted.output), "The output of a turn").decode()
+        self._record.output.read(output)  # an output that could not be read again fails here
+        self._turns.set(row.number, output=output)
         self._stream.put({"type": "finish"})
         return "completed"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,7 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import Spent
 from sapwood.runs.decisions import Decisions
 from sapwood.runs.kept import CHUNKS
+from sapwood.runs.runnable import O_co
 from sapwood.storage.database import Database
 
 ALL = (
@@ -30,8 +31,11 @@ Outcome = Literal["success", "failed", "denied", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer of a chat agent to a message."""
+class Turn(Generic[O_co]):
+    """One answer of a chat agent to a message.
+
+    `Turn[Recipe]` is a turn of a `ChatAgent[Recipe]`: its `output` is a `Recipe`.
+    """
 
     id: str
     """The id of the turn."""
@@ -39,8 +43,11 @@ class Turn:
     """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `skipped`."""
     text: str = ""
     """All text of the answer."""
-    output: Any = None
-    """The output: the text, or the value of `output_type` as JSON."""
+    if TYPE_CHECKING:
+        output: O_co = None  # type: ignore[assignment]
+        """The output, if the turn completed; otherwise `None`. It has the type in the brackets of `ChatAgent[…]`."""
+    else:
+        output: O_co | None = None  # so that a copy of one without an output fits
     error: str | None = None
     """The error message, if the turn failed."""
     reason: str | None = None

@@ -34,10 +34,21 @@ EXPOSED = "__sapwood_exposed__"
 """The attribute of functions that clients may call."""
 
 
+NO_ARGUMENTS: Mapping[Any, Any] = types.MappingProxyType({})
+
+
 class Signature:
     """How the arguments and the result of one function cross."""
 
-    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any], *, bound: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        names: Mapping[str, Any],
+        *,
+        bound: bool,
+        type_arguments: Mapping[Any, Any] = NO_ARGUMENTS,
+    ) -> None:
         self._name = name
         self._signature = inspect.signature(function)
         parameters = list(self._signature.parameters.values())
@@ -45,7 +56,10 @@ class Signature:
             parameters = parameters[1:]
             self._signature = self._signature.replace(parameters=parameters)
         self.parameters: Sequence[inspect.Parameter] = parameters
-        self.hints = hints = _hints(name, function, names)
+        hints = _hints(name, function, names)
+        if type_arguments:
+            hints = {name: _substituted(hint, type_arguments) for name, hint in hints.items()}
+        self.hints = hints
         self._copiers = {p.name: Copier(hints.get(p.name, Any), f"{name}() argument {p.name!r}") for p in parameters}
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._positional = [self._copiers[p.name] for p in positional]
@@ -225,6 +239,16 @@ def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any]) ->
         return {}  # a builtin has no annotations
 
 
+def _substituted(hint: Any, type_arguments: Mapping[Any, Any]) -> Any:
+    """Return an annotation with the type arguments of a class in the place of type variables."""
+    if isinstance(hint, typing.TypeVar):
+        return type_arguments.get(hint, hint)
+    parameters: tuple[Any, ...] = getattr(hint, "__parameters__", ())
+    if isinstance(hint, type) or not any(one in type_arguments for one in parameters):
+        return hint
+    return hint[tuple(type_arguments.get(one, one) for one in parameters)]
+
+
 class Callback:
     """An object whose methods another agent may call while it works for you.
 
@@ -243,7 +267,14 @@ def is_callback(value: object) -> bool:
 class Method:
     """One public method of an agent class."""
 
-    def __init__(self, owner: str, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        name: str,
+        function: Callable[..., Any],
+        names: Mapping[str, Any],
+        type_arguments: Mapping[Any, Any] = NO_ARGUMENTS,
+    ) -> None:
         self.name = name
         self.full_name = f"{owner}.{name}"
         self.function = function
@@ -251,11 +282,12 @@ class Method:
         self.streams = inspect.isasyncgenfunction(function)
         self.is_exposed = getattr(function, EXPOSED, False) is True
         self._names = names
+        self._type_arguments = type_arguments
 
     @functools.cached_property
     def signature(self) -> Signature:
         # Resolved at the first call: annotations may name classes defined further down.
-        return Signature(self.full_name, self.function, self._names, bound=True)
+        return Signature(self.full_name, self.function, self._names, bound=True, type_arguments=self._type_arguments)
 
 
 class AgentClass:
@@ -267,13 +299,17 @@ class AgentClass:
         self.aliases: tuple[str, ...] = ()
         self.pool: str | None = None
         """Which workers run its roots. `None` means any but those of a pool."""
+        given: Mapping[Any, Any] = cast(Any, cls)._type_arguments() if hasattr(cls, "_type_arguments") else NO_ARGUMENTS
         self.methods = {
-            name: Method(cls.__name__, name, function, names) for name, function in _public_functions(cls, base, shown)
+            name: Method(cls.__name__, name, function, names, given)
+            for name, function in _public_functions(cls, base, shown)
         }
         self.namespaces = _namespaces(cls)
         """The methods of each namespace that can be called through a stub."""
         for functions in self.namespaces.values():
-            self.methods |= {name: Method(cls.__name__, name, function, names) for name, function in functions.items()}
+            self.methods |= {
+                name: Method(cls.__name__, name, function, names, given) for name, function in functions.items()
+            }
         self.limits: Limits | None = getattr(cls, "limits", None)
         self.overrides_start = self.overrides("on_start", base)
         self._names = names
@@ -307,13 +343,15 @@ class AgentClass:
 
     @functools.cached_property
     def state_type(self) -> Any:
-        """The type given as `Agent[State]`, or that of the initial state."""
+        """The type given as `Agent[State]` or `ChatAgent[Output, State]`, or that of the initial state."""
         # What a framework class has for parameters of its own is not for the state: that is the first one of all.
         generic = [one for one in self.base.__mro__ if getattr(one, "__parameters__", ())]
-        given = _first_argument(self.cls, generic[-1]) if generic else None
+        given = first_argument(self.cls, generic[-1]) if generic else None
         # What the framework class itself gives is nothing the user has said.
-        of_base = _first_argument(self.base, generic[-1]) if generic else None
-        if given is not None and isinstance(of_base, typing.TypeVar) and not isinstance(given, typing.TypeVar):
+        of_base = first_argument(self.base, generic[-1]) if generic else None
+        # Where only the output is given, the default stands for the state: it says nothing either.
+        unsaid = given in (None, getattr(of_base, "__default__", None)) or isinstance(given, typing.TypeVar)
+        if isinstance(of_base, typing.TypeVar) and not unsaid:
             return given
         initial: Any = getattr(self.cls, "initial_state", None)
         return Any if initial is None else cast(Any, type(initial))
@@ -491,14 +529,14 @@ def check_pool(pool: str) -> None:
         raise UsageError(f"The name of a pool must consist of letters, digits, - and _, got {pool!r}.")
 
 
-def _first_argument(cls: type, base: type) -> Any:
+def first_argument(cls: type, base: type) -> Any:
     """Return the first type argument that a class passes to a base, directly or not, or `None` if there is none."""
     if cls is base:
         return next(iter(getattr(base, "__parameters__", ())), None)
     for one in cls.__dict__.get("__orig_bases__", cls.__bases__):
         origin: Any = typing.get_origin(one) or one
         if isinstance(origin, type) and issubclass(origin, base):
-            found = _first_argument(origin, base)
+            found = first_argument(origin, base)
             if isinstance(found, typing.TypeVar):
                 # Parameters of a class in between may stand for something else, or be in another order.
                 parameters: tuple[Any, ...] = getattr(origin, "__parameters__", ())

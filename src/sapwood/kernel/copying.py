@@ -98,9 +98,23 @@ def _taken_apart(value: Any, mode: str) -> Any:
     raise TypeError(f"it holds a value that cannot be copied, of type {type(value).__name__}.{hint}")
 
 
+class CustomType(type):
+    """The class of types that stand for one that msgspec cannot read. `read` returns a value of that type.
+
+    `read` gets what msgpack has for the value: a dict for a dataclass or a model.
+    """
+
+    read: Callable[[Any], Any]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True  # only `read` knows
+
+
 def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any:
     if type_ is object:
         return value
+    if isinstance(type_, CustomType):
+        return type_.read(value)
     if (pydantic := sys.modules.get("pydantic")) is not None and issubclass(type_, pydantic.BaseModel):
         try:
             return validate(type_)

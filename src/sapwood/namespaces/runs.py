@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.agent_base import AgentBase
@@ -14,10 +14,14 @@ from sapwood.runs.clients import RunClients
 from sapwood.runs.contract import CANCELLED
 from sapwood.runs.fanning import Branch, Fanning
 from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import Run, shown
+from sapwood.runs.registry import Run
+from sapwood.runs.runnable import Runnable
 from sapwood.runs.runner import Runs
 from sapwood.runs.sweeping import Sweeper
 from sapwood.when import Retry
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
 
 
 class AgentRuns:
@@ -35,7 +39,8 @@ class AgentRuns:
             return None
         progress, milestones = self._actor.of(RunClients).reported(id)
         remote = self._actor.of(Outcomes).remote(row)
-        return replace(shown(row), remote=remote, progress=progress, milestones=milestones)
+        run = self._actor.of(Outcomes).listed(row)
+        return replace(run, remote=remote, progress=progress, milestones=milestones)
 
     def has(self, cls: type[AgentBase], id: str) -> bool:
         """Return whether this agent has a run of this class and id."""
@@ -63,11 +68,11 @@ class AgentRuns:
 
     async def gather(
         self,
-        *branches: Branch,
+        *branches: Branch[O],
         fail_fast: bool = False,
         quorum: int | None = None,
         concurrency: int | None = None,
-    ) -> list[Run]:
+    ) -> list[Run[O]]:
         """Run several branches at once and return their runs, in the order of the branches, when all have ended.
 
         With `fail_fast`, the first run that does not complete cancels the others. With `quorum`, the others are
@@ -78,7 +83,7 @@ class AgentRuns:
             branches, fail_fast=fail_fast, quorum=quorum, concurrency=concurrency
         )
 
-    async def race(self, *branches: Branch) -> Run:
+    async def race(self, *branches: Branch[O]) -> Run[O]:
         """Run several branches at once, return the first run that completes, and cancel the others.
 
         If none completes, return the run of the first branch.
@@ -96,14 +101,14 @@ class AgentRuns:
 
     async def map(
         self,
-        cls: type[AgentBase],
-        inputs: Iterable[Any],
+        cls: type[Runnable[I, O]],
+        inputs: Iterable[I],
         *,
         concurrency: int = 10,
         timeout: float | None = None,
         display: Mapping[str, Any] | None = None,
         retry: Retry | None = None,
-    ) -> list[Run]:
+    ) -> list[Run[O]]:
         """Run `cls` for each input, `concurrency` at a time, and return the runs in the order of the inputs."""
         return await self._actor.of(Fanning).map(
             cls, inputs, concurrency=concurrency, timeout=timeout, display=display, retry=retry
@@ -112,4 +117,5 @@ class AgentRuns:
     def list(self, status: str | None = None) -> list[Run]:
         """Return the runs in the order in which they were started; with `status`, those of this status."""
         self._actor.check_use()
-        return [shown(row) for row in self._runs.registry.all() if status in (None, row.status)]
+        outcomes = self._actor.of(Outcomes)
+        return [outcomes.listed(row) for row in self._runs.registry.all() if status in (None, row.status)]

@@ -12,7 +12,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -23,19 +23,22 @@ from sapwood.kernel.classes import known
 from sapwood.kernel.tree import Tree
 from sapwood.runs.allowance import Refusal
 from sapwood.runs.outcomes import Cleared, Outcomes
-from sapwood.runs.registry import HARD, Row, Run, shown
+from sapwood.runs.registry import HARD, Row, Run
+from sapwood.runs.runnable import O_co, Runnable
 from sapwood.runs.runner import CALLER_CANCELLED, Runs, Wish, text_of
 from sapwood.when import Retry, is_a
+
+I = TypeVar("I")  # noqa: E741 - input
 
 IN_A_SLICE = 16
 """How many are given before others have their turn on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Generic[O_co]):
     """One run to start with `gather`, `race` or `pipeline`."""
 
-    cls: type[Any]
+    cls: type[Runnable[Any, O_co]]
     """The class of the sub-agent."""
     input: Any = None
     """The input. A step of a `pipeline` has no input of its own."""
@@ -47,6 +50,19 @@ class Branch:
     """Values for user interfaces, such as a title."""
     retry: Retry | None = field(default=None, kw_only=True)
     """How the run is retried after a transient failure. `None` means no retries."""
+
+    if TYPE_CHECKING:  # the input has to fit the class
+
+        def __init__(
+            self,
+            cls: type[Runnable[I, O_co]],
+            input: I = ...,
+            *,
+            run_id: str | None = None,
+            timeout: float | None = None,
+            display: Mapping[str, Any] | None = None,
+            retry: Retry | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.retry is not None and not is_a(self.retry, Retry):
@@ -220,7 +236,7 @@ class Fan:
         rows = [self._outcomes.row(twig.run) for twig in self._twigs]
         ids = {row.id for row in rows}
         won = (row for row in rows if row.status == "completed" and not self._was_stopped(row, ids))
-        return shown(next(won, rows[0]))
+        return self._outcomes.typed(next(won, rows[0]))
 
     async def over(self) -> None:
         """Return when all branches have ended."""

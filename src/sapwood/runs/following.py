@@ -124,7 +124,7 @@ class Following:
             )
         try:
             if row.status == "queued" and not followed.again and not rested:
-                await self._actor.tell(self._agent.on_run_start, shown(row))
+                await self._actor.tell(self._agent.on_run_start, self._outcomes.listed(row))
             name, links = f"run {row.type}", [row.trace] if followed.again or rested or row.detached else []
             with tracing.span(
                 name,
@@ -134,7 +134,7 @@ class Following:
                 gen_ai__tool__call__id=row.tool_call,
             ) as span:
                 await self._follow_to_end(followed)
-                run = self._outcomes.of(id)
+                run = shown(self._outcomes.row(id))
                 span.set(sapwood__run__status=run.status)
                 if not run.ok:
                     span.fail(run.error or run.reason or run.status)

@@ -21,6 +21,7 @@ from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.disclosure import as_stored
 from sapwood.runs.contract import CANCELLED, Steered, code_of, doing
 from sapwood.runs.following import Following
+from sapwood.runs.outputs import read_output
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
 from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.runner import Runs
@@ -189,8 +190,9 @@ class MethodRuns:
         """Do a run; return how it ended, as it is noted."""
         value = await self._returned(run, input)
         summary = value if isinstance(value, str) else None
-        output = json_to_copy(value, f"The result of {self._actor.kind.type}.on_run()")
-        return {"status": "completed", "output": output.decode(), "summary": summary}
+        output = json_to_copy(value, f"The result of {self._actor.kind.type}.on_run()").decode()
+        read_output(self._actor.kind, output)  # an output that its caller could not read fails here
+        return {"status": "completed", "output": output, "summary": summary}
 
     async def _returned(self, run: str, input: str) -> Any:
         method = self._actor.kind.own("on_run")

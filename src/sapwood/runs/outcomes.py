@@ -10,14 +10,16 @@ import logging
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 
 from sapwood.address import PathSegment
 from sapwood.capabilities.queue import Queue
-from sapwood.errors import Aborted, Refused, StoredDataError, Unavailable
+from sapwood.errors import Aborted, InvalidResult, Refused, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.crossing import describe, mistake
 from sapwood.kernel.disclosure import as_stored
 from sapwood.kernel.tree import Tree
@@ -59,9 +61,39 @@ class Outcomes:
         self.deciding: dict[str, list[Callable[[str], None]]] = {}
         """Who decides by the status of a run what becomes of others: in the slice in which it changes."""
 
-    def of(self, id: str) -> Run:
+    def of(self, id: str) -> Run[Any]:
         """Return a run as users see it."""
-        return shown(self.row(id))
+        return self.typed(self.row(id))
+
+    def typed(self, row: Row) -> Run[Any]:
+        """Return a run whose output has the type that its class declares; `StoredDataError` if it does not fit."""
+        run = shown(row)
+        kind = self._kind(row.type)
+        if row.output is None or kind is None:
+            return run
+        try:
+            return replace(run, output=cast(Any, kind.cls)._read_output(row.output))
+        except InvalidResult as error:
+            raise StoredDataError(
+                f"The output of the run {row.id!r} does not fit {row.type}: {error} The class has changed since. Start "
+                "another run, or change the class back."
+            ) from error
+
+    def listed(self, row: Row) -> Run[Any]:
+        """Return the same, with the JSON value where the output does not fit."""
+        try:
+            return self.typed(row)
+        except StoredDataError:
+            return shown(row)
+
+    def _kind(self, type_id: str) -> AgentClass | None:
+        """Return the class of a sub-agent. `None` means that it is not known any more."""
+        tree = self._actor.home
+        assert isinstance(tree, Tree)
+        try:
+            return tree.kinds.get(type_id) or resolve(type_id)
+        except UsageError:
+            return None
 
     def row(self, id: str) -> Row:
         """Return a run as it is stored."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from sapwood.clock import Clock
 from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.classes import AgentClass, resolve
 from sapwood.kernel.context import current
+from sapwood.runs.runnable import O_co
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -121,8 +122,11 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One execution of an agent by another agent, its caller."""
+class Run(Generic[O_co]):
+    """One execution of an agent by another agent, its caller.
+
+    `Run[Verdict]` is a run whose `output` is a `Verdict`.
+    """
 
     id: str
     """The id of the run. Running it again with the same id returns the same run."""
@@ -132,8 +136,15 @@ class Run:
     """`queued`, `running`, `completed`, `failed`, `cancelled` or `interrupted`."""
     input: Any
     """A preview of the input. Long strings, long lists and deep levels are cut; `full_input` returns all of it."""
-    output: Any = None
-    """The output, as a JSON value."""
+    if TYPE_CHECKING:
+        output: O_co = None  # type: ignore[assignment]
+        """The output, if the run completed; otherwise `None`.
+
+        It has the type that the class declares: as result of `on_run`, or in the brackets of `ChatAgent[…]`. Where none
+        is declared or known, it is the JSON value.
+        """
+    else:
+        output: O_co | None = None  # so that a copy of one without an output fits
     summary: str = ""
     """The output as text."""
     error: str | None = None
@@ -180,7 +191,7 @@ class Run:
         """Whether the run has ended or was interrupted."""
         return self.status not in OPEN
 
-    async def result(self) -> Run:
+    async def result(self) -> Run[O_co]:
         """Wait for the end of the run, and return the run as it ended. Call it in the agent that started the run.
 
         Failures are returned, not raised: check `ok`. A run that times out is returned with the status
@@ -369,8 +380,8 @@ class Registry:
             self._db.execute("DELETE FROM sapwood_runs WHERE id = ?", id)
 
 
-def shown(row: Row) -> Run:
-    """Return a run as users see it."""
+def shown(row: Row) -> Run[Any]:
+    """Return a run as it is told to clients and models: its output is a JSON value."""
     return Run(
         id=row.id,
         agent=PathSegment(row.type, row.name),

@@ -123,10 +123,10 @@ class Runs:
             await self.begun(row.id)
             return self._outcomes.of(row.id)
         try:
-            run = await self.over(row.id)
+            ended = await self.over(row.id)
             if row.is_open and (work := self.work()) is not None:
                 work.progressed()
-            return run
+            return self._outcomes.typed(ended)
         except CancelledError:
             if self._actor.dropped is None and wish.on_disconnect == "cancel":
                 self._actor.check_live()
@@ -303,14 +303,14 @@ class Runs:
             followed.wanted_again(self._actor.host.clock.now())
         return row
 
-    async def over(self, id: str) -> Run:
-        """Return a run once it is over."""
+    async def over(self, id: str) -> Row:
+        """Return the row of a run once it is over."""
         self._outcomes.waited_for[id] += 1
         try:
-            while self._outcomes.row(id).is_open:
+            while (row := self._outcomes.row(id)).is_open:
                 await self._outcomes.changing(id)
                 self._actor.check_live()
-            return self._outcomes.of(id)
+            return row
         finally:
             self._outcomes.no_longer_waited_for(id)
 
@@ -336,7 +336,7 @@ class Runs:
             raise TimedOut(f"The run {run.id!r} did not end before the deadline. It continues.", path=path) from None
         if row.is_open and (work := self.work()) is not None:
             work.progressed()
-        return shown(self._own(run))
+        return self._outcomes.typed(self._own(run))
 
     async def full_input(self, run: Run) -> Any:
         """Return the whole input of a run."""
