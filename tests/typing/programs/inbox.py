@@ -1,14 +1,13 @@
-"""A root with a child and a table, as a user writes it."""
+"""An inbox for each user: a root agent with a state, and notebooks as sub-agents with a table each."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import assert_type
 
 from sapwood import Agent, App, Breaker, NotFound, Retry, Settings, expose, with_options
-from sapwood.types import PathSegment, SubAgent, SubAgentStatus, Subtree
+from sapwood.types import SubAgent
 
 
 @dataclass(frozen=True)
@@ -16,8 +15,16 @@ class Stats:
     notes: int = 0
 
 
+class Page(Agent):
+    """A page of a notebook."""
+
+    @expose
+    async def words(self) -> AsyncIterator[str]:
+        yield "word"
+
+
 class Notebook(Agent):
-    """A child: it has a SQLite file of its own."""
+    """A notebook. It has its own database."""
 
     migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
 
@@ -34,16 +41,8 @@ class Notebook(Agent):
             await on_word(word)
 
 
-class Page(Agent):
-    """A child of the child."""
-
-    @expose
-    async def words(self) -> AsyncIterator[str]:
-        yield "word"
-
-
 class Inbox(Agent[Stats]):
-    """A root: one per user."""
+    """The inbox of one user."""
 
     initial_state = Stats()
 
@@ -52,20 +51,7 @@ class Inbox(Agent[Stats]):
         notebook = await self.sub_agent(Notebook, book)
         count = await notebook.add(text)
         self.set_state(replace(self.state, notes=self.state.notes + 1))
-        assert_type(notebook, Notebook)
-        assert_type(count, int)
-        assert_type(self.state, Stats)
         return count
-
-    @expose
-    async def read(self, book: str) -> list[str]:
-        if not self.children.has(Notebook, book):
-            return []
-        notebook = await self.sub_agent(Notebook, book)
-        return [line async for line in notebook.lines()]
-
-    async def look(self, book: str) -> tuple[list[SubAgent], SubAgentStatus, Subtree]:
-        return self.children.list(), self.children.status(Notebook, book), await self.children.subtree()
 
     async def note_once(self, book: str, text: str, id: str) -> int:
         notebook = with_options(
@@ -75,8 +61,17 @@ class Inbox(Agent[Stats]):
             idempotency_key=id,
             breaker=Breaker(failures=5, reset_after=30),
         )
-        assert_type(notebook, Notebook)
         return await notebook.add(text)
+
+    @expose
+    async def read(self, book: str) -> list[str]:
+        if not self.children.has(Notebook, book):
+            return []
+        notebook = await self.sub_agent(Notebook, book)
+        return [line async for line in notebook.lines()]
+
+    async def books(self) -> list[SubAgent]:
+        return self.children.list()
 
     async def forget(self, book: str) -> None:
         await self.children.delete(Notebook, book)
@@ -88,17 +83,12 @@ app = App(agents=[Inbox], settings=Settings(data="data"))
 async def main() -> None:
     async with app:
         inbox = await app.get_agent(Inbox, "alice")
-        assert_type(await inbox.note("shopping", "milk"), int)
+        print(await inbox.note("shopping", "milk"), "note")
         try:
-            notebook = await app.get_agent(Inbox, "alice", sub=[(Notebook, "diary")])
-            assert_type(notebook, Notebook)
-            page = await app.get_agent(Inbox, "alice", sub=((Notebook, "diary"), (Page, "1")))
-            assert_type(page, Page)
-            deep = await page.get_agent(Inbox, "alice", sub=((Inbox, "a"), (Notebook, "b"), (Inbox, "c"), (Page, "d")))
-            assert_type(deep, Page)
+            notebook = await app.get_agent(Inbox, "alice", sub=((Notebook, "diary"),))
+            print(await notebook.add("Dear diary"), "line")
         except NotFound as error:
-            assert_type(error.path, tuple[PathSegment, ...])
-            print(error.path[-1].name, error.code, error.retryable)
+            print(error.path[-1].name, "does not exist")
 
 
 if __name__ == "__main__":

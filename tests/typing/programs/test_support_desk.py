@@ -1,0 +1,34 @@
+"""A test of the support desk: with a scripted model, a crash and a clock."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sapwood import App
+from sapwood.testing import ScriptedModel, call, running, text
+from support_desk import Deps, Desk, Shop, approve_refunds
+
+
+async def test_a_refund_waits_for_approval_across_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedModel(call("refund", number="o-1"), text("Refunded."), text("Did it arrive?"))
+    monkeypatch.setattr(Desk, "model", model)
+    app = App(agents=[Desk], deps=Deps(Shop()))
+
+    async with running(app) as world:
+        desk = await world.get_agent(Desk, "alice")
+        turn = await desk.send("Refund o-1, please.")
+        assert turn.status == "waiting"
+
+        await world.crash()
+
+        desk = await world.get_agent(Desk, "alice")
+        assert await approve_refunds(desk) == []
+        turn = await desk.turns.wait(turn.id)
+        assert turn.output == "Refunded."
+
+        await world.clock.advance(timedelta(days=3))
+        while not (found := await desk.conversation.search("arrive?")):
+            await world.clock.advance(1)
+        assert found[0]["role"] == "assistant"
