@@ -10,6 +10,7 @@ import logging
 from asyncio import Future
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -58,6 +59,8 @@ class Outcomes:
         self._changing: dict[str, list[Future[None]]] = {}
         self.waited_for: Counter[str] = Counter()
         """By how many those are waited for that must not be taken away before they have seen what became of them."""
+        self._kinds: dict[str, AgentClass] = {}
+        """The classes that were looked up: a list may have thousands of runs."""
         self.deciding: dict[str, list[Callable[[str], None]]] = {}
         """Who decides by the status of a run what becomes of others: in the slice in which it changes."""
 
@@ -90,10 +93,11 @@ class Outcomes:
         """Return the class of a sub-agent. `None` means that it is not known any more."""
         tree = self._actor.home
         assert isinstance(tree, Tree)
-        try:
-            return tree.kinds.get(type_id) or resolve(type_id)
-        except UsageError:
-            return None
+        found = tree.kinds.get(type_id) or self._kinds.get(type_id)
+        if found is None:
+            with suppress(UsageError):
+                found = self._kinds[type_id] = resolve(type_id)
+        return found
 
     def row(self, id: str) -> Row:
         """Return a run as it is stored."""
