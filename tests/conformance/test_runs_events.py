@@ -68,7 +68,8 @@ class WatchedRoot(Agent):
         await self.start_run(cls, {"words": list(words)}, run_id=id)
 
     async def over(self, id: str) -> str:
-        return (await self.run_agent(WatchedLeaf, run_id=id)).status
+        known: Any = None  # the run has its input already
+        return (await self.run_agent(WatchedLeaf, known, run_id=id)).status
 
     async def stop(self, id: str) -> bool:
         return self.runs.cancel(id)

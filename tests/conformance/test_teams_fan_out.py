@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.conformance.errands import (
@@ -620,14 +620,14 @@ async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
             (lambda: agent.runs.map(TeamDigger, ["a"], concurrency=0), "must be at least 1, got 0"),
             (lambda: agent.runs.gather(*branches("a", "b", ids=["x", "x"])), "the same run_id"),
             (lambda: agent.runs.gather(*branches("a"), "b"), "Expected a Branch"),
-            (lambda: agent.runs.gather(*branches("a"), Branch(str)), "agent"),
+            (lambda: agent.runs.gather(*branches("a"), Branch(cast(Any, str))), "agent"),
         ):
             with pytest.raises(UsageError, match=says):
                 await wrong()
         with pytest.raises(UsageError, match="expected Retry"):
             Branch(TeamDigger, retry=3)  # pyright: ignore[reportArgumentType]
         with pytest.raises(Refused, match="The input of a run cannot be stored"):
-            await agent.runs.gather(*branches("a"), Branch(TeamDigger, object()))
+            await agent.runs.gather(*branches("a"), Branch(TeamDigger, cast(Any, object())))
         return await agent.runs.gather()
 
     _, doing = team(plan)
