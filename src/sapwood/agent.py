@@ -56,6 +56,7 @@ from sapwood.runs.method import MethodRuns
 from sapwood.runs.method_list import ListedMethods
 from sapwood.runs.outcomes import Outcomes
 from sapwood.runs.outputs import read_output
+from sapwood.runs.own_questions import OWN_QUESTIONS, OwnQuestions
 from sapwood.runs.question import Approvers, Question
 from sapwood.runs.questions import Questions
 from sapwood.runs.registry import RUNS, Run
@@ -152,7 +153,7 @@ class Agent(AgentBase, Generic[S]):
     fibers = Namespace(AgentFibers)
     children = Namespace(AgentChildren)
     runs = Namespace(AgentRuns)
-    questions = Namespace(AgentQuestions, crosses=True)
+    questions = Namespace(AgentQuestions, crosses=True, inside=frozenset({"ask"}))
     connections = Namespace(AgentConnections)
     spending = Namespace(AgentSpending, crosses=True)
 
@@ -233,6 +234,11 @@ class Agent(AgentBase, Generic[S]):
         """A fiber is over, in this slice."""
         if self._actor.database.has(RUNS):
             self._actor.of(Runs).let_go(work, is_done=is_done)
+
+    def _close_questions(self, work: str) -> None:
+        """A fiber is over, in this slice: what its code asks is not asked any more."""
+        if self._actor.database.has(OWN_QUESTIONS) and self._actor.of(OwnQuestions).close(work):
+            self._actor.of(Questions).answered()
 
     def _changes_state(self) -> None:
         """The state is about to be replaced, in this slice."""

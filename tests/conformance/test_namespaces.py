@@ -80,7 +80,7 @@ async def test_a_stub_offers_the_methods_of_namespaces_that_cross(run: Run) -> N
         settler = await world.get_agent(Settler, "s")
 
         assert dir(settler) == ["ask", "questions", "spending", "subscribe", "take_over"]
-        assert dir(settler.questions) == ["approve", "deny", "list"]
+        assert dir(settler.questions) == ["answer", "approve", "deny", "list"]
         assert await settler.questions.list() == []
         assert not await settler.questions.approve("no such call")
         assert await settler.spending.total() == {}
@@ -93,5 +93,5 @@ async def test_a_stub_refuses_what_does_not_cross_and_says_what_does(run: Run) -
 
         with pytest.raises(NoSuchMethod, match=r"Settler.schedules is private to the agent"):
             await settler.schedules.list()
-        with pytest.raises(NoSuchMethod, match=r"cannot be called through a stub. These can: questions.approve"):
+        with pytest.raises(NoSuchMethod, match=r"cannot be called through a stub. These can: questions.answer"):
             await settler.questions.forget()

@@ -107,6 +107,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["Department → Buyer → Clerk asks: pay {'euros': 90", "90 euros for a printer are paid.", "We have one."],
     ),
     "image.py": (["completed: I see 1 image, image/png."], ["completed: I see 1 image, image/png."]),
+    "refunds.py": (
+        ["choice: Order 17", "form: How much, and why?", "text: What do we", "written: Sorry about that!"],
+        ["written: Sorry about that!"],
+    ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [

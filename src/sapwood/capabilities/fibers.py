@@ -87,6 +87,8 @@ class Fibers:
         self._stopped: dict[int, tuple[str, bytes | None]] = {}
         """What `run` is to make of those that were cancelled or resolved while it ran them: status and result."""
         self._waiting: dict[int, list[Future[None]]] = {}
+        self._woken: set[int] = set()
+        """What is not to sleep when it is about to: what it waits for has come."""
 
     async def run(
         self,
@@ -220,6 +222,7 @@ class Fibers:
         if self._alive.get(number) is call:
             del self._alive[number]
             self._stopped.pop(number, None)
+            self._woken.discard(number)
             self._tell(number)
             self._changed(again)
 
@@ -271,8 +274,9 @@ class Fibers:
             if self._over(row.number):
                 self._forget_steps(row.number)
                 return None
-            self._rows.sleep(row.number, suspended.until)
-            return suspended.until
+            until = actor.host.clock.now() if row.number in self._woken else suspended.until
+            self._rows.sleep(row.number, until)
+            return until
         except CancelledError:
             if actor.dropped is not None:
                 raise
@@ -320,15 +324,26 @@ class Fibers:
         return [row for row in rows if row.number not in self._alive]  # one that goes on says so a little later
 
     def wake(self, name: str, method: str) -> bool:
-        """Have a fiber go on that sleeps, whenever it was due; return whether there was one."""
-        rows, actor = self._asleep(name, method), self._actor
+        """Resume a fiber that sleeps, whenever it was due. Returns `False` if there is none."""
+        rows = self._asleep(name, method)
         for row in rows:
-            now = actor.host.clock.now()
-            self._rows.wake(row.number, now)
-            if actor.ready:  # if not, it is woken by the alarm that this sets
-                self._begin(row, self._go)
-            self._changed(now)
+            self._wake(row)
         return bool(rows)
+
+    def wake_number(self, number: int) -> None:
+        """Resume a fiber that sleeps; one that is about to sleep does not."""
+        row = self._rows.get(number)
+        if number in self._alive:
+            self._woken.add(number)
+        elif row is not None and row.status == "waiting":
+            self._wake(row)
+
+    def _wake(self, row: Row) -> None:
+        now = self._actor.host.clock.now()
+        self._rows.wake(row.number, now)
+        if self._actor.ready:  # if not, it is woken by the alarm that this sets
+            self._begin(row, self._go)
+        self._changed(now)
 
     async def _recover(self, row: Row, call: Call) -> None:
         call.enter()
@@ -425,6 +440,8 @@ class Fibers:
         if status != "failed" or not ended:  # one that failed may be resumed, and must not do again what it has done
             self._forget_steps(row.number)
             self._let_go(row, is_done=status == "completed")
+        else:
+            self._actor.agent._close_questions(f"fiber {row.number}")
 
     def _let_go(self, row: Row, *, is_done: bool) -> None:
         """A fiber is over, in this slice: what it has others do stops with it."""

@@ -159,9 +159,20 @@ class Steps:
         return Place(self._actor, work, name)
 
     def forget(self, work: str) -> None:
-        """Forget what the steps of a work returned: it is over."""
+        """Forget what the steps of a work returned, and close its questions: it is over."""
+        self._actor.agent._close_questions(work)
         if self._db.has(STEPS):
             self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work)
+
+    def in_fiber(self, what: str) -> Work:
+        """Return the work of the fiber that runs now."""
+        call = current.get()
+        if call is not None and call.actor is self._actor and isinstance(call.work, Work) and call.work.fiber:
+            return call.work
+        raise UsageError(
+            f"{what} must be called in a fiber, a run or a turn: only these continue after a crash. Start a fiber "
+            "with start_fiber()."
+        )
 
     def _work(self, what: str) -> Work:
         call: Call | None = current.get()

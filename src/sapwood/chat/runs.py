@@ -15,6 +15,7 @@ from sapwood.chat.tools import Toolbox
 from sapwood.kernel.actor import Actor
 from sapwood.runs.contract import Steered
 from sapwood.runs.following import Following
+from sapwood.runs.own_questions import OwnQuestions
 from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.served import Served
 
@@ -55,7 +56,9 @@ class ChatRuns:
         row = self._actor.of(Record).turns.get(run)
         if row is None or row.status not in ("running", "waiting"):
             return False
-        return row.status == "waiting" or self._actor.of(Following).all_wait(row.id)
+        if row.status == "waiting" or self._actor.of(OwnQuestions).waits(run):
+            return True
+        return self._actor.of(Following).all_wait(row.id)
 
     def rests(self, run: str) -> bool:
         record = self._actor.of(Record)

@@ -14,6 +14,8 @@ from sapwood.kernel.actor import Actor
 from sapwood.kernel.spending import Spent
 from sapwood.runs.decisions import Decisions
 from sapwood.runs.kept import CHUNKS
+from sapwood.runs.own_questions import OwnQuestions
+from sapwood.runs.questions import Questions
 from sapwood.runs.runnable import O_co
 from sapwood.storage.database import Database
 
@@ -342,6 +344,8 @@ class CallJournal:
         self._actor.check_live()
         self._turns.end_call(id, "done" if error is None else "failed", result, error)
         self._actor.of(Decisions).came_of(id, result=result, error=error)
+        if self._actor.of(OwnQuestions).close_call(id):  # of a tool that did not wait for the answer
+            self._actor.of(Questions).answered()
 
     async def kept(self) -> None:
         await self._actor.leave()

@@ -165,7 +165,7 @@ def letters(answer: dict[str, Any], now: datetime | None = None) -> Iterator[Tex
 
 
 def decisions(owner: str, chain: Sequence[Decision]) -> Iterator[Text]:
-    """Yield the decisions about the tool calls of one agent, each on a line."""
+    """Yield the decisions about the questions of one agent, each on a line."""
     yield Text(owner, "bold")
     for one in chain:
         at = datetime.fromtimestamp(one.at, UTC).isoformat(sep=" ", timespec="seconds")
@@ -173,7 +173,7 @@ def decisions(owner: str, chain: Sequence[Decision]) -> Iterator[Text]:
             yield Text(f"  {at}  {one.channel}: {one.reason or ''}", "dim")
             continue
         by = f"{one.user or 'unknown user'} ({one.authentication or 'not authenticated'}, {one.channel})"
-        line = Text(f"  {at}  ").append(one.kind, "green" if one.kind == "approved" else "red")
+        line = Text(f"  {at}  ").append(one.kind, "green" if one.kind in ("approved", "answered") else "red")
         line.append(f" {_call(one.tool, msgspec.json.decode(one.shown))} by {by}")
         if one.arguments is not None:
             line.append(f", with {one.arguments}")

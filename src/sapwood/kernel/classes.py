@@ -418,7 +418,8 @@ def _namespaces(cls: type) -> dict[str, dict[str, Callable[..., Any]]]:
     for name in dir(cls):
         value = inspect.getattr_static(cls, name)
         if isinstance(value, Namespace) and value.crosses:
-            methods = {one: method for one, method in vars(value.cls).items() if not one.startswith("_")}
+            inside = value.inside
+            methods = {n: one for n, one in vars(value.cls).items() if not n.startswith("_") and n not in inside}
             found[name] = {
                 f"{name}.{one}": _method_of(name, method)
                 for one, method in methods.items()

@@ -33,6 +33,12 @@ def method_list(kind: AgentClass) -> bytes:
     return msgspec.json.encode(MethodList(described))
 
 
+def schema_of(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of values that are read as this type. A type without a schema allows every value."""
+    (schema,), definitions = _schemas([annotation], "validation")
+    return _without_defaults(schema | definitions)
+
+
 def _is_callable(method: Method) -> bool:
     """Return whether clients can call a method: they pass arguments by position."""
     return not any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in method.signature.parameters)

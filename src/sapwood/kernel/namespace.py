@@ -11,17 +11,19 @@ if TYPE_CHECKING:
     from sapwood.kernel.actor import Actor
 
 N = TypeVar("N")
+NONE: frozenset[str] = frozenset()
 
 
 class Namespace(Generic[N]):
     """An attribute of an agent class: reading it returns the agent's own instance of `cls`.
 
-    With `crosses`, its `async def` methods can be called through a stub too.
+    With `crosses`, its `async def` methods can be called through a stub too, except those in `inside`.
     """
 
-    def __init__(self, cls: Callable[[Actor], N], *, crosses: bool = False) -> None:
+    def __init__(self, cls: Callable[[Actor], N], *, crosses: bool = False, inside: frozenset[str] = NONE) -> None:
         self.cls = cls
         self.crosses = crosses
+        self.inside = inside
         self.__doc__ = cls.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The decisions of people about the tool calls of one agent: appended, never changed, and chained by hashes.
+"""The decisions of people about the questions of one agent: appended, never changed, and chained by hashes.
 
 A row that was changed, or taken out from between others, breaks the chain. Rows cut off at the end do not: compare the
 last hash with a copy that is kept elsewhere.
@@ -20,6 +20,8 @@ from sapwood.storage.migrations import Schema
 DECISIONS = Schema("sapwood.runs", "decisions")
 LONGEST_TEXT = 2000
 """Characters of a reason, a result or an error that are kept."""
+ASK = "ask"
+"""What stands for the tool in decisions about what code asks."""
 COLUMNS = "kind, question, tool, digest, shown, arguments, reason, user, authentication, channel, at, previous, hash"
 
 
@@ -54,7 +56,7 @@ class Decision(NamedTuple):
 
 
 class Decisions:
-    """The decisions about the tool calls of one agent."""
+    """The decisions about the questions of one agent."""
 
     def __init__(self, actor: Actor) -> None:
         self._database = actor.database
@@ -63,13 +65,16 @@ class Decisions:
     def answered(self, question: Question, answer: Answer, author: Author) -> None:
         """Keep an answer, in this slice."""
         reason = answer.value if answer.kind in ("denied", "failed") else None
-        arguments = answer.value if answer.kind == "approved" else None
+        arguments = answer.value if answer.kind in ("approved", "done") else None
+        kind: str = answer.kind
+        if question.is_from_code:
+            kind = "answered" if answer.kind == "done" else "denied"
         self._append(
-            answer.kind,
+            kind,
             question.id,
-            question.tool,
+            ASK if question.is_from_code else question.tool,
             question.digest,
-            _json(question.arguments),
+            _json(question.shown() if question.is_from_code else question.arguments),
             None if arguments is None else _json(arguments),
             None if reason is None else str(reason)[:LONGEST_TEXT],
             author.user,

@@ -22,6 +22,7 @@ from sapwood.kernel.disclosure import as_stored
 from sapwood.runs.contract import CANCELLED, Steered, code_of, doing
 from sapwood.runs.following import Following
 from sapwood.runs.outputs import read_output
+from sapwood.runs.own_questions import OwnQuestions
 from sapwood.runs.pacing import RUNNING, Driving, Pace, is_again, part_of
 from sapwood.runs.question import Answer, Approvers, Author, Question
 from sapwood.runs.runner import Runs
@@ -87,7 +88,7 @@ class MethodRuns:
         pass  # all it does are runs, which whoever gave them stops
 
     def waits(self, run: str) -> bool:
-        return self._actor.of(Following).all_wait(run)
+        return self._actor.of(OwnQuestions).waits(run) or self._actor.of(Following).all_wait(run)
 
     def rests(self, run: str) -> bool:
         return False  # its code waits in memory

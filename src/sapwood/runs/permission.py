@@ -84,8 +84,10 @@ class Permission:
 
     def _approvers(self, owner: Address, question: Question) -> Approvers | None:
         """Return who may approve, also if the agent that asks sleeps."""
-        if question.kind != "approval":
+        if question.kind == "client":
             return ANY_CLIENT
+        if question.is_from_code:
+            return ANY_CLIENT if question.roles == () else question.roles
         asker = self._tree.actors.get(owner)
         if asker is not None and asker.ready:
             return asker.of(Served).worker.approvers(question.tool)
@@ -104,6 +106,8 @@ class Permission:
                 return NOT_ALLOWED
         if self._actor.host.authentication is None or self._tree.kind_of(owner.type).overrides("may_answer"):
             return None
+        if question.is_from_code:
+            return "The question does not say who may answer it, so no user may."
         return f"The tool {question.tool} has no `approvers`, so no user may approve it."
 
     async def _awake_allow(self, owner: Address, user: Any, question: Question) -> bool | None:
@@ -127,7 +131,7 @@ class Permission:
         may be answered as long as `is_open` says that it is the same one.
         """
         served = self._actor.of(Served)
-        question = served.worker.question(id)
+        question = served.question(id)
         if question is None:
             return None
         if digest is not None and digest != question.digest:
@@ -144,13 +148,13 @@ class Permission:
 
     def is_open(self, question: Question) -> bool:
         """Return whether this very question of the agent is open."""
-        return self._actor.of(Served).worker.question(question.id) == question
+        return self._actor.of(Served).question(question.id) == question
 
     async def _refusal(self, user: Any, question: Question) -> str | None:
         """Return why the tool, the agent that asks, or one above it refuses; all are woken that have to be asked."""
         actor: Actor | None = self._actor
-        if question.kind == "approval" and self._is_checked(user):
-            approvers = self._actor.of(Served).worker.approvers(question.tool)
+        if question.kind != "client" and self._is_checked(user):
+            approvers = self._approvers(actor.address, question)
             if (why := await self._refused_by_approvers(actor.address, approvers, user, question)) is not None:
                 return why
         path: Path = ()

@@ -1,4 +1,4 @@
-"""A question of an agent: the tool call it is about, who may answer it, and the answer."""
+"""A question of an agent: the tool call it is about or what its code asks, who may answer it, and the answer."""
 
 from __future__ import annotations
 
@@ -11,33 +11,80 @@ import msgspec
 
 from sapwood.address import PathSegment
 from sapwood.kernel.context import OPERATOR, current
+from sapwood.kernel.json_schemas import problem_of
+
+Kind: TypeAlias = Literal["approval", "client", "choice", "text", "form"]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A tool call that waits for a person to allow it, or for a client to run it."""
+    """A question to a person: whether a tool call may run, or what the code of an agent asks."""
 
     id: str
-    """The id of the tool call."""
-    tool: str
-    """The name of the tool."""
-    arguments: Any
-    """The arguments of the call."""
+    """The id of the question. Of a question about a tool call, the id of the call."""
+    tool: str = ""
+    """The name of the tool, if the question is about a tool call."""
+    arguments: Any = None
+    """The arguments of that call."""
     path: tuple[PathSegment, ...] = ()
     """The path to the agent that asks, from the agent that lists the question. Empty if they are the same."""
-    kind: Literal["approval", "client"] = "approval"
-    """`approval` if a person must allow the call, `client` if a client must run it."""
+    kind: Kind = "approval"
+    """`approval` if a person must allow a tool call, `client` if a client must run it. Of a question that code asks:
+    `choice`, `text` or `form`."""
+    prompt: str = ""
+    """The text of a question that code asks."""
+    options: tuple[str, ...] | None = None
+    """What to choose from, if the kind is `choice`."""
+    schema: dict[str, Any] | None = None
+    """The JSON schema of the answer, if the kind is `form`."""
+    roles: tuple[str, ...] | None = None
+    """Which roles may answer a question that code asks. Empty: every client. `None`: the question does not say."""
     remote: tuple[PathSegment, ...] | None = None
     """If another server executes the agent that asks: the path to it there, from the agent that executes the run.
     `path` then leads to the sub-agent that stands for that run."""
     digest: str = field(default="", compare=False)
-    """SHA-256 of tool and arguments. An answer names it, so that it cannot allow anything else."""
+    """SHA-256 of what is shown: tool and arguments, or prompt, options and schema. An answer names it, so that it
+    cannot answer anything else."""
 
     @classmethod
-    def about(cls, id: str, tool: str, arguments: Any, kind: Literal["approval", "client"]) -> Question:
+    def about(cls, id: str, tool: str, arguments: Any, kind: Kind) -> Question:
         """Return the question about a tool call, with its digest."""
-        shown = msgspec.json.encode([tool, arguments], order="sorted")
-        return cls(id, tool, arguments, kind=kind, digest=hashlib.sha256(shown).hexdigest())
+        return cls(id, tool, arguments, kind=kind, digest=_digest([tool, arguments]))
+
+    @classmethod
+    def from_code(
+        cls,
+        prompt: str,
+        options: tuple[str, ...] | None,
+        schema: dict[str, Any] | None,
+        roles: tuple[str, ...] | None,
+    ) -> Question:
+        """Return a question that code asks, with its digest and without an id."""
+        kind = "choice" if options is not None else "text" if schema is None else "form"
+        digest = _digest([prompt, options, schema])
+        return cls("", kind=kind, prompt=prompt, options=options, schema=schema, roles=roles, digest=digest)
+
+    @property
+    def is_from_code(self) -> bool:
+        """Whether code asks it, and not a tool call."""
+        return self.kind in ("choice", "text", "form")
+
+    def shown(self) -> dict[str, Any]:
+        """Return what a person sees of a question that code asks."""
+        shown = {"prompt": self.prompt, "options": self.options, "schema": self.schema}
+        return {name: one for name, one in shown.items() if one is not None}
+
+    def problem_of(self, value: Any) -> str | None:
+        """Return in a sentence why a value is no answer to what code asks; `None` if it is one."""
+        if self.options is not None:
+            return None if value in self.options else f"The answer must be one of {', '.join(map(repr, self.options))}."
+        if self.schema is not None:
+            return problem_of(self.schema, value)
+        return None if isinstance(value, str) else "The answer must be a text."
+
+
+def _digest(shown: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(shown, order="sorted")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +105,7 @@ class Answer:
 
     kind: Literal["approved", "denied", "done", "failed"]
     value: Any = None
-    """Other arguments, a reason, the result of the tool, or the error."""
+    """Other arguments, a reason, the result of the tool or the answer to what code asks, or the error."""
 
 
 class AnyClient:

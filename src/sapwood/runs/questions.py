@@ -1,8 +1,9 @@
 """The questions of agents: shown to the clients of every agent above that may answer them, and answered there.
 
 The agent that asks is the truth, and may sleep. Its questions are shown to clients of all agents above it, and kept
-in the index of its tree. An answer of a client passes the gates on its way down, as the client itself would, and then
-`may_answer` of the agent that asks and of all agents above it.
+in the index of its tree. Its own clients are shown what its code asks; its tool calls are part of the conversation. An
+answer of a client passes the gates on its way down, as the client itself would, and then `may_answer` of the agent
+that asks and of all agents above it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sapwood.kernel.sockets import WATCH_ONLY, Absent, Socket
 from sapwood.kernel.tree import Tree
 from sapwood.runs.events import Feed
 from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
+from sapwood.runs.own_questions import OwnQuestions
 from sapwood.runs.permission import CHANGED, Permission
 from sapwood.runs.question import LONGEST_NAME, NOT_ALLOWED, Answer, Author, Question, author_of_client
 from sapwood.runs.served import Served
@@ -68,7 +70,7 @@ class Posted(msgspec.Struct, forbid_unknown_fields=True):
         if self.error is not None:
             return Answer("failed", self.error)
         if self.output is msgspec.UNSET:
-            raise InvalidArguments("Expected `approved` as true or false, or for a client's tool, `output` or `error`.")
+            raise InvalidArguments("Expected `approved` as true or false, or `output`, or `error`.")
         return Answer("done", self.output)
 
 
@@ -90,20 +92,21 @@ class Questions:
         """The agent has a new question, in this slice: keep it in the index, and show it to clients above."""
         actor, questions = self._actor, self._own()
         self._ring()
-        if actor.parent is None or not questions:
+        if not questions:
             return
-        text = msgspec.json.encode(questions).decode()
-        self._tree.slices.before_commit(
-            f"questions {actor.stem}", lambda: self._index.put(actor.address, actor.database, text)
-        )
-        self._show_above(questions)
+        if actor.parent is not None:
+            text = msgspec.json.encode(questions).decode()
+            self._tree.slices.before_commit(
+                f"questions {actor.stem}", lambda: self._index.put(actor.address, actor.database, text)
+            )
+        self._show_to_clients(questions)
 
-    def _show_above(self, questions: Sequence[Question]) -> None:
+    def _show_to_clients(self, questions: Sequence[Question]) -> None:
         actor = self._actor
         is_open_to_all = actor.of(Permission).is_open_to_all(actor.address, questions)
-        for socket, path in list(self._sockets_above()):
+        for socket, path in list(self._sockets()):
             if is_open_to_all:
-                self._show(socket, path, questions)
+                self._show(socket, path, shown_at(path, questions))
             elif isinstance(socket, Absent):
                 socket.require_reconnect()  # its user is not known here
             else:
@@ -112,12 +115,11 @@ class Questions:
     def answered(self) -> None:
         """A question of the agent was answered or withdrawn, in this slice: tell the clients that were shown it."""
         self._ring()
-        if self._actor.parent is not None:
-            self._show_fewer(self._own())
-            self.settle_soon()
+        self._show_fewer(self._own())
+        self.settle_soon()
 
     def _show_fewer(self, questions: Sequence[Question]) -> None:
-        for socket, path in self._sockets_above():
+        for socket, path in self._sockets():
             known = socket.shown.get(str(self._actor.address), ())
             self._show(socket, path, [one for one in questions if one.id in known])
 
@@ -131,7 +133,7 @@ class Questions:
             self._index.forget(actor.address)
         self._show_fewer(questions)
         if questions:
-            self._show_above(questions)
+            self._show_to_clients(questions)
 
     def indexed(self) -> list[Question]:
         """Return the questions of this agent that the index of its tree has."""
@@ -172,7 +174,7 @@ class Questions:
         return Address((*self._actor.address.segments, *path))
 
     def _own(self) -> list[Question]:
-        return self._actor.of(Served).worker.questions()
+        return self._actor.of(Served).questions()
 
     def _later(self, name: str, work: Callable[..., Any], *args: Any) -> None:
         _, done = self._actor.handle(name, work, *args)
@@ -185,15 +187,15 @@ class Questions:
 
     # What clients are shown.
 
-    def _sockets_above(self) -> Iterator[tuple[Socket, Path]]:
-        """Yield the clients of all agents above, each with the path from its agent to this one."""
-        address, above = self._actor.address, self._actor.parent
-        while above is not None:
-            path = address.segments[len(above.address.segments) :]
-            for socket in self._actor.host.sockets.of(above.address):
+    def _sockets(self) -> Iterator[tuple[Socket, Path]]:
+        """Yield the clients of this agent and of all above, each with the path from its agent to this one."""
+        address, at = self._actor.address, self._actor if self._actor.of(OwnQuestions).exist else self._actor.parent
+        while at is not None:
+            path = address.segments[len(at.address.segments) :]
+            for socket in self._actor.host.sockets.of(at.address):
                 if socket.is_protocol:
                     yield socket, path
-            above = above.parent
+            at = at.parent
 
     def _show(self, socket: Socket, path: Path, questions: Sequence[Question]) -> None:
         """Tell a client which questions at the end of a path are open now, of those that it may see."""
@@ -209,7 +211,8 @@ class Questions:
         """Show the questions of this agent to a client of an agent above, if it may answer them."""
         above = await self._tree.reach(socket.address, None, current.get())
         if above is not None:
-            visible = await above.of(Permission).visible_to(request_of(socket), path, self._own())
+            questions = shown_at(path, self._own())
+            visible = await above.of(Permission).visible_to(request_of(socket), path, questions)
             self._show_also(socket, path, visible)
 
     def _show_also(self, socket: Socket, path: Path, visible: Sequence[Question]) -> None:
@@ -223,7 +226,7 @@ class Questions:
         """Return the open questions of an agent in this tree, asleep or awake."""
         asker = self._tree.actors.get(owner)
         if asker is not None and asker.ready:
-            return asker.of(Served).worker.questions()
+            return asker.of(Served).questions()
         return [] if (body := self._index.of(owner)) is None else _stored.decode(body)
 
     async def all(self) -> list[tuple[Path, Question]]:
@@ -232,15 +235,21 @@ class Questions:
         own: list[tuple[Path, Question]] = [((), one) for one in self._own()]
         return own + [(path, one) for path, questions in self._below() for one in questions]
 
+    def _here_and_below(self) -> list[tuple[Path, list[Question]]]:
+        """Return what clients of this agent are shown by frames of questions."""
+        own = self._actor.of(OwnQuestions).open()
+        here: list[tuple[Path, list[Question]]] = [((), own)] if own else []
+        return here + self._below()
+
     def _below(self) -> list[tuple[Path, list[Question]]]:
         depth = len(self._actor.address.segments)
         return [
             (owner.segments[depth:], _stored.decode(body)) for owner, body in self._index.below(self._actor.address)
         ]
 
-    async def approvals(self) -> list[Question]:
-        """Return the tool calls of this agent, and of those below it, that wait for a person."""
-        return [replace(one, path=path) for path, one in await self.all() if one.kind == "approval"]
+    async def for_people(self) -> list[Question]:
+        """Return the questions of this agent, and of those below it, that wait for a person."""
+        return [replace(one, path=path) for path, one in await self.all() if one.kind != "client"]
 
     # What is answered.
 
@@ -297,12 +306,17 @@ class Questions:
     async def take(self, id: str, answer: Answer, author: Author, digest: str | None = None) -> bool:
         """Take an answer of the program's own to a question of this agent."""
         served = self._actor.of(Served)
-        question = served.worker.question(id)
+        question = served.question(id)
         if question is not None and digest is not None and digest != question.digest:
             raise Refused(CHANGED)
         return await self._taken(id, answer, author)
 
     async def _taken(self, id: str, answer: Answer, author: Author) -> bool:
+        own = self._actor.of(OwnQuestions)
+        if own.get(id) is not None:
+            own.answer(id, answer, author)
+            self.answered()
+            return True
         taken = self._actor.of(Served).worker.answer(id, answer, author)
         if not isinstance(taken, bool):
             taken = await taken
@@ -315,9 +329,9 @@ class Questions:
     # The clients of this agent.
 
     def greet(self, socket: Socket) -> None:
-        """Show a new client the questions below that it may see."""
+        """Show a new client the questions here and below that it may see."""
         permission, to_ask = self._actor.of(Permission), list[Path]()
-        for path, questions in self._below():
+        for path, questions in self._here_and_below():
             if permission.is_open_to_all(self._at(path), questions):
                 self._show(socket, path, questions)
             else:
@@ -331,7 +345,7 @@ class Questions:
             if not socket.is_open:
                 return
             await asyncio.sleep(0)  # other agents have their turn: many may wait
-            questions = self._open_at(self._at(path))
+            questions = shown_at(path, self._open_at(self._at(path)))
             self._show_also(socket, path, await permission.visible_to(request, path, questions))
 
     def hear(self, socket: Socket, data: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
@@ -397,10 +411,16 @@ class Questions:
 
     async def shown_to(self, request: Any) -> list[tuple[Path, Question]]:
         """Return the questions here and below that a client may see."""
-        shown: list[tuple[Path, Question]] = [((), one) for one in self._own()]
-        for path, questions in self._below():
+        calls = self._actor.of(Served).worker.questions()
+        shown: list[tuple[Path, Question]] = [((), one) for one in calls]
+        for path, questions in self._here_and_below():
             shown += [(path, one) for one in await self._actor.of(Permission).visible_to(request, path, questions)]
         return shown
+
+
+def shown_at(path: Path, questions: Sequence[Question]) -> list[Question]:
+    """Return the questions that frames of questions show to clients at the other end of a path."""
+    return [one for one in questions if path or one.is_from_code]
 
 
 def _steps(path: Sequence[Named]) -> Path:

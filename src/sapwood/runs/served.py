@@ -26,6 +26,8 @@ from sapwood.runs.contract import UNWANTED, Progress, RunState, Steered, Worker
 from sapwood.runs.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
 from sapwood.runs.inputs import InputDetail
 from sapwood.runs.kept import CHUNKS, PLACE, SERVED, Row, find, input_of, length, milestone_chunk
+from sapwood.runs.own_questions import OwnQuestions
+from sapwood.runs.question import Question
 from sapwood.runs.registry import HARD, Registry, failure, given_with, parent_run, preview
 from sapwood.runs.registry import Row as Given
 from sapwood.runs.stops import stopping
@@ -46,6 +48,7 @@ class Served:
         self._actor = actor
         self._db = actor.database
         self.worker: Worker = actor.agent._runs_as(actor)
+        self._own_questions = actor.of(OwnQuestions)
         self._over: dict[str, list[Future[None]]] = {}
         self._given: dict[str, Given | None] = {}
         """How the parent has stored those that are going on."""
@@ -59,6 +62,14 @@ class Served:
         """Whom to tell when one of them comes to rest."""
         self.away: dict[str, tuple[float, str]] = {}
         """Since when the server cannot be reached that does one of them, and why."""
+
+    def questions(self) -> list[Question]:
+        """Return the open questions of this agent: of its tool calls, and of its code."""
+        return [*self.worker.questions(), *self._own_questions.open()]
+
+    def question(self, id: str) -> Question | None:
+        """Return an open question of this agent."""
+        return self._own_questions.get(id) or self.worker.question(id)
 
     def row(self, run: str) -> Row | None:
         return find(self._db, run)

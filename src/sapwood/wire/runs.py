@@ -48,6 +48,14 @@ class Asked(Protocol):
     @property
     def arguments(self) -> Any: ...
     @property
+    def prompt(self) -> str: ...
+    @property
+    def options(self) -> Sequence[str] | None: ...
+    @property
+    def schema(self) -> dict[str, Any] | None: ...
+    @property
+    def is_from_code(self) -> bool: ...
+    @property
     def digest(self) -> str: ...
     @property
     def remote(self) -> Sequence[PathSegment] | None: ...
@@ -67,7 +75,13 @@ def question(asked: Asked, path: Sequence[PathSegment]) -> dict[str, Any]:
 
 
 def _question(asked: Asked) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": asked.id, "kind": asked.kind, "tool": asked.tool, "input": asked.arguments}
+    told: dict[str, Any] = {"id": asked.id, "kind": asked.kind}
+    if asked.is_from_code:
+        told["prompt"] = asked.prompt
+        told |= {} if asked.options is None else {"options": asked.options}
+        told |= {} if asked.schema is None else {"schema": asked.schema}
+    else:
+        told |= {"tool": asked.tool, "input": asked.arguments}
     told |= {} if asked.remote is None else {"remote": _path(asked.remote)}
     return {**told, "digest": asked.digest}
 

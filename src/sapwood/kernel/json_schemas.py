@@ -1,0 +1,147 @@
+"""Checks values against JSON schemas: the keywords that describe a form, and no others.
+
+A schema with another keyword is refused, so that no constraint is silently ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from sapwood.errors import UsageError
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: (
+        not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
+    ),
+}
+LIMITS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], bool], str]] = {
+    "minimum": (lambda value: value, lambda value, limit: value >= limit, "at least {}"),
+    "maximum": (lambda value: value, lambda value, limit: value <= limit, "at most {}"),
+    "exclusiveMinimum": (lambda value: value, lambda value, limit: value > limit, "above {}"),
+    "exclusiveMaximum": (lambda value: value, lambda value, limit: value < limit, "below {}"),
+    "minLength": (len, lambda value, limit: value >= limit, "at least {} characters"),
+    "maxLength": (len, lambda value, limit: value <= limit, "at most {} characters"),
+    "minItems": (len, lambda value, limit: value >= limit, "at least {} items"),
+    "maxItems": (len, lambda value, limit: value <= limit, "at most {} items"),
+}
+NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+TEXTS = frozenset({"minLength", "maxLength"})
+CHECKED = frozenset(
+    {"type", "enum", "const", "properties", "required", "additionalProperties", "items", "pattern"}
+    | {"anyOf", "oneOf", "allOf", "$ref", *LIMITS}
+)
+NOTES = frozenset(
+    {"title", "description", "default", "examples", "format", "deprecated", "readOnly", "writeOnly"}
+    | {"$schema", "$id", "$comment", "$defs"}
+)
+"""Keywords that describe, and constrain nothing."""
+DEEPEST = 50
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a schema has a keyword that is not checked."""
+    for one in _schemas_in(schema):
+        if unknown := [keyword for keyword in one if keyword not in CHECKED | NOTES]:
+            raise UsageError(
+                f"The schema has the keyword {unknown[0]!r}, which is not supported. Supported keywords: "
+                f"{', '.join(sorted(CHECKED))}."
+            )
+        reference = one.get("$ref")
+        if reference is not None and _referred(schema, reference) is None:
+            raise UsageError(f"The schema refers to {reference!r}, which is not in its $defs.")
+
+
+def problem_of(schema: Mapping[str, Any], value: Any) -> str | None:
+    """Return in a sentence why a value does not fit a schema; `None` if it fits."""
+    return _problem(schema, schema, value, "The answer", 0)
+
+
+def _schemas_in(schema: Any) -> list[Mapping[str, Any]]:
+    """Return a schema and all schemas in it."""
+    if not isinstance(schema, Mapping):
+        return []
+    known = cast("Mapping[str, Any]", schema)
+    found: list[Any] = [*known.get("$defs", {}).values(), *known.get("properties", {}).values()]
+    found += [*known.get("anyOf", ()), *known.get("oneOf", ()), *known.get("allOf", ())]
+    found += [known.get("items"), known.get("additionalProperties")]
+    return [known, *(inner for one in found for inner in _schemas_in(one))]
+
+
+def _referred(root: Mapping[str, Any], reference: Any) -> Any:
+    if reference == "#":
+        return root
+    prefix, _, name = str(reference).rpartition("/")
+    return root.get("$defs", {}).get(name) if prefix == "#/$defs" else None
+
+
+def _problem(root: Mapping[str, Any], schema: Any, value: Any, at: str, depth: int) -> str | None:
+    if schema is True or schema == {}:
+        return None
+    if schema is False or depth > DEEPEST:
+        return f"{at} is not allowed."
+    if "$ref" in schema:
+        schema = {**_referred(root, schema["$ref"]), **{key: one for key, one in schema.items() if key != "$ref"}}
+    return (
+        _problem_of_value(schema, value, at)
+        or _problem_of_choice(root, schema, value, at, depth)
+        or _problem_inside(root, schema, value, at, depth)
+    )
+
+
+def _problem_of_value(schema: Mapping[str, Any], value: Any, at: str) -> str | None:
+    wanted = schema.get("type")
+    types: Sequence[str] = [wanted] if isinstance(wanted, str) else wanted or ()
+    if types and not any(TYPES[one](value) for one in types):
+        return f"{at} must be of type {' or '.join(types)}."
+    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if allowed is not None and not any(type(one) is type(value) and one == value for one in allowed):
+        return f"{at} must be one of {', '.join(map(repr, allowed))}."
+    for keyword, (measure, fits, text) in LIMITS.items():
+        kind = "number" if keyword in NUMBERS else "string" if keyword in TEXTS else "array"
+        if keyword in schema and TYPES[kind](value) and not fits(measure(value), schema[keyword]):
+            return f"{at} must be {text.format(schema[keyword])}."
+    if "pattern" in schema and isinstance(value, str) and re.search(schema["pattern"], value) is None:
+        return f"{at} must match the pattern {schema['pattern']}."
+    return None
+
+
+def _problem_of_choice(
+    root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, at: str, depth: int
+) -> str | None:
+    for one in schema.get("allOf", ()):
+        if (problem := _problem(root, one, value, at, depth + 1)) is not None:
+            return problem
+    for keyword in ("anyOf", "oneOf"):
+        problems = [_problem(root, one, value, at, depth + 1) for one in schema.get(keyword, ())]
+        fitting = problems.count(None)
+        if problems and (not fitting or (keyword == "oneOf" and fitting > 1)):
+            return problems[0] or f"{at} fits more than one of the allowed forms."
+    return None
+
+
+def _problem_inside(root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, at: str, depth: int) -> str | None:
+    if isinstance(value, list):
+        for number, one in enumerate(cast("list[Any]", value)):
+            if (
+                problem := _problem(root, schema.get("items", True), one, f"Item {number} of it", depth + 1)
+            ) is not None:
+                return problem
+    if not isinstance(value, dict):
+        return None
+    fields, properties = cast("dict[str, Any]", value), schema.get("properties", {})
+    if missing := [name for name in schema.get("required", ()) if name not in fields]:
+        return f"The field {missing[0]!r} is missing."
+    others = schema.get("additionalProperties", True)
+    for name, one in fields.items():
+        inner = properties.get(name, others)
+        if (problem := _problem(root, inner, one, f"The field {name!r}", depth + 1)) is not None:
+            return problem
+    return None

@@ -1,0 +1,175 @@
+"""Asks a person from code, and waits for the answer, also through restarts.
+
+The question belongs to the fiber that asks: it is stored before it is shown, found again when the fiber is
+executed again, and closed when the fiber ends. A fiber of the user's that waits long leaves the memory.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
+from sapwood.capabilities.fibers import PARKED_AFTER
+from sapwood.capabilities.steps import Steps, Work
+from sapwood.errors import InvalidArguments, Refused, UsageError
+from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import unjson_hook
+from sapwood.kernel.json_schemas import check_schema
+from sapwood.kernel.method_schemas import schema_of
+from sapwood.runs.own_questions import OwnQuestions, Row
+from sapwood.runs.patience import Patience
+from sapwood.runs.question import AnyClient, Question
+from sapwood.runs.questions import Questions
+from sapwood.runs.runner import tool_call
+from sapwood.runs.served import Served
+
+DENIED = "The question was denied."
+
+
+class Asker:
+    """Asks people what the code of one agent wants to know."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._own = actor.of(OwnQuestions)
+
+    async def ask(
+        self,
+        prompt: str,
+        options: Sequence[str] | None,
+        schema: Any,
+        key: str | None,
+        approvers: AnyClient | str | Sequence[str] | None,
+    ) -> Any:
+        """Ask a question, or find the one that was asked at this place before; return the answer."""
+        actor = self._actor
+        actor.check_use()
+        work = actor.of(Steps).in_fiber("questions.ask()")
+        question = Question.from_code(
+            _prompt(prompt), _options(options, schema), _json_schema(schema), self._roles(approvers)
+        )
+        name = self._name(work, key)
+        row = self._own.find(work.id, name) or self._add(question, work, name)
+        if row.answer is None:
+            work.progressed()  # each time that it comes by: it may wait through many restarts
+        await actor.leave()
+        kind, value = await self._answer(row, work)
+        if kind == "denied":
+            raise Refused(value or DENIED)
+        return value if schema is None or isinstance(schema, Mapping) else _converted(value, schema)
+
+    def _add(self, question: Question, work: Work, name: str) -> Row:
+        assert work.fiber is not None
+        run = self._actor.of(Served).worker.current() if work.owner is None else None
+        row = self._own.add(question, work.id, work.fiber, name, run, self._tool_call())
+        self._actor.of(Questions).asked()
+        return row
+
+    def _name(self, work: Work, key: str | None) -> str:
+        """Return the place of a question in its fiber: the same whenever the fiber comes by again."""
+        prefix = "ask" if (call := self._tool_call()) is None else f"{call} ask"
+        if key is not None:
+            name = f"{prefix} {key}"
+            if not key or name in work.names:
+                raise UsageError(f"The key of a question must be non-empty and unique in its fiber, got {key!r}.")
+        else:
+            name = next(name for n in range(1, len(work.names) + 2) if (name := f"{prefix} #{n}") not in work.names)
+        work.names.add(name)
+        return name
+
+    def _tool_call(self) -> str | None:
+        """Return the tool call of this agent that the code belongs to."""
+        call = tool_call.get()
+        return call.id if call is not None and call.actor is self._actor else None
+
+    def _roles(self, approvers: AnyClient | str | Sequence[str] | None) -> tuple[str, ...] | None:
+        """Return who may answer, as it is stored."""
+        if approvers is None:
+            if self._actor.host.authentication is not None and not self._actor.kind.overrides("may_answer"):
+                raise UsageError(
+                    "The app authenticates its users, so the question has to say who may answer it: "
+                    'approvers="manager" for users with this role in claims["roles"], or approvers=ANY_CLIENT for '
+                    f"every client. Or write {self._actor.kind.cls.__name__}.may_answer()."
+                )
+            return None
+        if isinstance(approvers, AnyClient):
+            return ()
+        roles = (approvers,) if isinstance(approvers, str) else tuple(approvers)
+        if not roles or not all(isinstance(one, str) and one for one in cast("tuple[Any, ...]", roles)):
+            raise UsageError(f"approvers={approvers!r}: expected a role, several roles, or ANY_CLIENT.")
+        return roles
+
+    async def _answer(self, row: Row, work: Work) -> tuple[str, Any]:
+        """Return how a question was answered, once it is."""
+        actor = self._actor
+        try:
+            while True:
+                actor.check_live()
+                found = self._own.find(row.work, row.key)
+                if found is None:
+                    raise Refused("The question was closed before it was answered.")
+                if found.answer is not None:
+                    kind, value = msgspec.json.decode(found.answer)
+                    return kind, value
+                answered = self._own.waiting(row.id)
+                if work.owner is None:
+                    await answered
+                    continue
+                await actor.of(Patience).until(actor.host.clock.now() + PARKED_AFTER, answered)
+                actor.check_live()
+                if not answered.done() and (suspended := work.park(UNTIL_WOKEN)) is not None:
+                    raise suspended
+                if not answered.done():
+                    await answered
+        except CancelledError:
+            if actor.dropped is None:  # the code waits no longer: a timeout of its own, or the end of its fiber
+                work.names.discard(row.key)
+                if self._own.withdraw(row.id):
+                    actor.of(Questions).answered()
+            raise
+        finally:
+            self._own.stop_waiting(row.id)
+
+
+def _prompt(prompt: object) -> str:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise UsageError(f"The prompt of a question must be a non-empty string, got {prompt!r}.")
+    return prompt
+
+
+def _options(options: Any, schema: Any) -> tuple[str, ...] | None:
+    if options is None:
+        return None
+    if schema is not None:
+        raise UsageError("A question has either options or a schema, not both.")
+    chosen = () if isinstance(options, str) else tuple(options)
+    if len(chosen) != len(set(chosen)) or not chosen or not all(isinstance(one, str) for one in chosen):
+        raise UsageError(f"The options of a question must be different strings, at least one, got {options!r}.")
+    return chosen
+
+
+def _json_schema(schema: Any) -> dict[str, Any] | None:
+    if schema is None:
+        return None
+    if isinstance(schema, Mapping):
+        found = dict(cast("Mapping[str, Any]", schema))
+    else:
+        found = schema_of(schema)
+        if not found.keys() & {"type", "$ref", "anyOf", "enum"}:
+            raise UsageError(
+                f"schema={schema!r}: expected a model, a dataclass or another type that has a JSON schema, or a JSON "
+                "schema as a dict."
+            )
+    check_schema(found)
+    return found
+
+
+def _converted(value: Any, schema: Any) -> Any:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=schema, dec_hook=unjson_hook)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidArguments(f"The answer does not fit {getattr(schema, '__name__', schema)}: {error}") from None

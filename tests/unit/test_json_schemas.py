@@ -1,0 +1,66 @@
+"""The JSON schemas of forms: what they allow, and which keywords are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sapwood.errors import UsageError
+from sapwood.kernel.json_schemas import check_schema, problem_of
+
+TREE: dict[str, Any] = {
+    "$ref": "#/$defs/Node",
+    "$defs": {
+        "Node": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "below": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "not_so"),
+    [
+        ({"type": "integer"}, [1, 2.0], [1.5, True, "1", None]),
+        ({"type": "number"}, [1, 1.5], [False, "1"]),
+        ({"type": ["string", "null"]}, ["a", None], [1]),
+        ({"enum": ["a", 1]}, ["a", 1], ["b", True, 1.0]),
+        ({"const": 3}, [3], [4]),
+        ({"type": "integer", "minimum": 1, "exclusiveMaximum": 3}, [1, 2], [0, 3]),
+        ({"type": "string", "minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc"]),
+        ({"type": "string", "pattern": "^a"}, ["ab"], ["ba"]),
+        ({"type": "array", "items": {"type": "string"}, "maxItems": 1}, [[], ["a"]], [[1], ["a", "b"]]),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["a", None], [1]),
+        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, [1.5], [1, "a"]),
+        ({"allOf": [{"minimum": 1}, {"maximum": 2}], "type": "integer"}, [1, 2], [0, 3]),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, [{}, {"a": 1}], [{"a": "b"}]),
+        (TREE, [{"name": "a", "below": [{"name": "b"}]}], [{"name": "a", "below": [{}]}, {"name": "a", "x": 1}]),
+    ],
+)
+def test_a_value_fits_a_schema_or_the_problem_is_a_sentence(
+    schema: dict[str, Any], fits: list[Any], not_so: list[Any]
+) -> None:
+    check_schema(schema)
+    for value in fits:
+        assert problem_of(schema, value) is None, value
+    for value in not_so:
+        assert (problem_of(schema, value) or "").endswith("."), value
+
+
+def test_a_value_that_is_nested_too_deep_is_refused() -> None:
+    value: dict[str, Any] = {"name": "a"}
+    for _ in range(60):
+        value = {"name": "a", "below": [value]}
+    assert problem_of(TREE, value) is not None
+
+
+@pytest.mark.parametrize(
+    "schema", [{"not": {}}, {"type": "object", "properties": {"a": {"if": {}}}}, {"$ref": "#/$defs/Nothing"}]
+)
+def test_a_keyword_that_is_not_checked_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        check_schema(schema)
