@@ -446,7 +446,7 @@ class Agent(AgentBase, Generic[S]):
     def start_fiber(self, key: str, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Fiber:
         """Start a method of this agent as a fiber. After a crash, the fiber continues until it has ended.
 
-        If a fiber with this key exists, return it, even if it has ended.
+        If a fiber with this key exists, return it, even if it has ended. `await fiber.result()` waits for its result.
         """
         return self._actor.of(Agenda).fibers.start(key, method, args, kwargs)
 

@@ -231,8 +231,33 @@ async def test_a_fiber_is_started_once_under_its_key(run: Run, bench: Bench, dep
         assert await asyncio.gather(*joined) == ["done"] * 3
         assert bench.log == ["wait begins", "wait ends"]
         over = await bench.within(here, lambda me: me.start_fiber("key", me.work, "wait"))
-        assert (over.id, over.status, over.result, over.is_over) == (first.id, "completed", "done", True)
+        assert (over.id, over.status, over.output, over.is_over) == (first.id, "completed", "done", True)
         assert bench.log == ["wait begins", "wait ends"]
+
+
+async def test_a_fiber_waits_for_its_own_result_in_its_agent_and_nowhere_else(run: Run, bench: Bench) -> None:
+    bench.works["wait"] = waits(bench)
+
+    def fail(me: Worker) -> None:
+        raise ValueError("it went wrong")
+
+    bench.works["fail"] = fail
+    async with run(Worker, deps=bench) as world:
+        here, below = await worker(world), await worker(world, 1)
+        fiber = await bench.within(here, lambda me: me.start_fiber("key", me.work, "wait"))
+        bench.go.set()
+
+        assert await bench.within(here, lambda me: me.start_fiber("key", me.work, "wait").result()) == "done"
+        assert await bench.within(here, lambda me: fiber.result()) == "done"
+        with pytest.raises(FiberFailed, match="it went wrong"):
+            await bench.within(here, lambda me: me.start_fiber("bad", me.work, "fail").result())
+        with pytest.raises(FiberFailed, match="has no fiber"):
+            await bench.within(below, lambda me: fiber.result())
+        with pytest.raises(UsageError, match="in the agent that has the fiber"):
+            await fiber.result()
+        await world.crash()
+        here = await worker(world)
+        assert await bench.within(here, lambda me: fiber.result()) == "done"
 
 
 async def test_a_key_belongs_to_one_agent(run: Run, bench: Bench) -> None:

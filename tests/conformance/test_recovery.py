@@ -119,7 +119,7 @@ async def test_a_function_that_is_no_method_is_the_hook_s_to_take_up(run: Run, b
         await world.settled()
 
         fibers = await bench.within(await worker(world, depth), lambda me: me.fibers.list())
-        assert [(fiber.key, fiber.result) for fiber in fibers] == [("rest of job", "rested")]
+        assert [(fiber.key, fiber.output) for fiber in fibers] == [("rest of job", "rested")]
         assert bench.log.count("hook found half") == 1
         await asyncio.gather(call, return_exceptions=True)
 

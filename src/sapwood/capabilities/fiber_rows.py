@@ -11,6 +11,8 @@ from sapwood import tracing
 from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
 from sapwood.capabilities.steps import is_msgpack
 from sapwood.clock import Clock
+from sapwood.errors import UsageError
+from sapwood.kernel.context import current
 from sapwood.kernel.fitting import RESTORE, Misfit, Stored
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
@@ -40,8 +42,8 @@ class Fiber:
     """`running`, `waiting`, `completed`, `failed`, `cancelled` or `interrupted`."""
     checkpoint: Any
     """The last checkpoint."""
-    result: Any
-    """The result, as a msgpack value."""
+    output: Any
+    """What its method returned, as a msgpack value."""
     error: str | None
     """The last error message."""
     recoveries: int
@@ -55,6 +57,17 @@ class Fiber:
     def is_over(self) -> bool:
         """Whether the fiber has ended."""
         return self.status in OVER
+
+    async def result(self) -> Any:
+        """Wait for the end of the fiber and return its result. Call it in the agent that has the fiber.
+
+        After a restart, use `fibers.result(key)`. Raises `FiberFailed` if the fiber did not complete.
+        """
+        call = current.get()
+        if call is None:
+            raise UsageError("fiber.result() must be called in the agent that has the fiber.")
+        agent: Any = call.actor.agent
+        return await agent.fibers.result(self.id)
 
 
 class Row(NamedTuple):
@@ -238,7 +251,7 @@ class FiberRows:
             key=row.key,
             status=row.status,
             checkpoint=None if row.checkpoint is None else shown(row.checkpoint),
-            result=None if row.result is None else shown(row.result),
+            output=None if row.result is None else shown(row.result),
             error=row.error,
             recoveries=row.recoveries,
             created_at=time_of(row.created_at),

@@ -47,8 +47,7 @@ def misspelt(owner: type, base: type, hooks: frozenset[str], settings: frozenset
 
 
 def _known(name: str, hooks: Iterable[str]) -> str | None:
-    meant = OTHER_NAMES.get(name)
-    return meant if meant in hooks else None
+    return next((hook for hook in hooks if hook == OTHER_NAMES.get(name)), None)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
