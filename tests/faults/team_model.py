@@ -23,7 +23,7 @@ from tests.faults.team_questions import CAREFUL
 from tests.faults.team_workload import COMPANIONS, SHARED, shares
 
 from sapwood.address import Address
-from sapwood.runs.outcomes import HOOK_TOLD_GIVEN_UP
+from sapwood.runs.outcomes import TOLD_GIVEN_UP
 from sapwood.runs.registry import HARD, TERMINATED, Row
 
 BY_RULE = ("failed-with", "quorum-with", "no-quorum-after", "lost-to")
@@ -322,7 +322,7 @@ def _is_stopped(left: Left, folder: Mapping[str, Left]) -> bool:
     turn = next((turn for turn in root.turns if rows and turn.id == rows[-1][1].work), None)
     if turn is not None and turn.status == "cancelled":
         return True
-    return any(row.cancelled is not None or row.delivered & HOOK_TOLD_GIVEN_UP for _, row in rows)
+    return any(row.cancelled is not None or row.delivered & TOLD_GIVEN_UP for _, row in rows)
 
 
 def _rule(row: Row) -> str:

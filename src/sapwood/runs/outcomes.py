@@ -215,7 +215,7 @@ class Outcomes:
         """Queue the calls that report the end of a run, or that it was interrupted: each once, in this slice."""
         queue, detached = self._actor.of(Queue), row.detached
         slot = TOLD_GIVEN_UP if row.status == "interrupted" else TOLD_OVER
-        if row.delivered & slot or not (detached or self._has_hook):
+        if row.delivered & slot:
             return
         self.registry.set(row.id, delivered=row.delivered | slot)
         if self._has_hook:
