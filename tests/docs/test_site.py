@@ -1,8 +1,11 @@
-"""The search of the documentation finds the right page first, for the words that people search for."""
+"""The built site: its links lead somewhere, and its search finds the right page first."""
 
 from __future__ import annotations
 
+import fcntl
+import html
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -56,16 +59,42 @@ def is_current() -> bool:
     return index.exists() and index.stat().st_mtime > changed
 
 
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """Return the folder of the site, which is built unless it is current. In `.ci/run`, `just check` has built it."""
+    with (ROOT / "zensical.toml").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes, one builds
+        if not is_current():
+            build = ["zensical", "build", "--clean", "--strict"]
+            subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=patience(300))
+    return SITE
+
+
 @pytest.mark.slow
 @pytest.mark.needs("npm")
-def test_a_search_finds_the_right_page_first() -> None:
-    if not is_current():  # `just check` has just built it before `.ci/run` comes here
-        build = ["zensical", "build", "--clean", "--strict"]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=patience(300))
-    command = ["node", Path(__file__).with_name("search.mjs"), SITE, *RIGHT_PAGES]
+def test_a_search_finds_the_right_page_first(site: Path) -> None:
+    command = ["node", Path(__file__).with_name("search.mjs"), site, *RIGHT_PAGES]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=patience(60))
     found: dict[str, list[str]] = json.loads(done.stdout)
 
     first = {query: locations[0].partition("#")[0] if locations else None for query, locations in found.items()}
 
     assert first == RIGHT_PAGES
+
+
+@pytest.mark.slow
+def test_every_link_leads_to_a_page_and_a_heading(site: Path) -> None:
+    pages = {page: page.read_text() for page in site.rglob("index.html")}
+    places = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
+    broken: set[str] = set()
+    for page, text in pages.items():
+        article = text.partition("<article")[2].partition("</article>")[0]
+        for link in map(html.unescape, re.findall(r'href="([^":]+)"', article)):
+            path, _, place = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (place and place not in places[target]):
+                broken.add(f"{page.parent.relative_to(site)}: {link}")
+
+    assert len(pages) > 100
+    assert broken == set()
