@@ -16,22 +16,12 @@ from tests.conformance.served import Served, served, type_of
 from tests.conformance.worlds import Run, asleep
 from tests.machine import patience
 
-from sapwood import (
-    ANY_CLIENT,
-    Agent,
-    App,
-    ChatAgent,
-    PathSegment,
-    Question,
-    Refused,
-    SapwoodError,
-    UsageError,
-    User,
-    tool,
-)
-from sapwood.errors import InvalidArguments
+from sapwood import Agent, App, ChatAgent, Question, Refused, SapwoodError, tool
+from sapwood.auth import ANY_CLIENT, User
+from sapwood.errors import InvalidArguments, UsageError
 from sapwood.runs.decisions import Decisions
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.types import PathSegment
 
 DAY = 86400.0
 

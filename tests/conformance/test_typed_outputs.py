@@ -38,7 +38,7 @@ class Cook(ChatAgent[Recipe, Kitchen]):
     model = ScriptedModel(call("final_result", dish="pie", since="2026-11-18"), each=True)
     initial_state = Kitchen()
 
-    async def on_turn_end(self, turn: Turn[Recipe]) -> None:
+    async def after_turn(self, turn: Turn[Recipe]) -> None:
         self.set_state(Kitchen(self.state.pots + (turn.output == PIE)))
 
     async def pots(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, assert_type
 
+from help_desk import Desk
 from inbox import Inbox, Notebook, Page, Stats
 from research import Checker, Findings, Lead, Researcher, Topic, Verdict
 from sapwood import Agent, App, Branch, ChatAgent, NotFound, Question, Run, Turn, with_options
 from sapwood.client import RemoteAgent, connect
 from sapwood.types import PathSegment, Schedule, SubAgent, SubAgentStatus, Subtree
-from support_desk import Desk
 
 
 class Plain(ChatAgent):
@@ -31,6 +31,10 @@ class Caller(Agent[Stats]):
             assert_type(line, str)
         assert_type(self.state, Stats)
         assert_type(notebook.state, None)
+
+    async def ask(self) -> None:
+        assert_type(await self.questions.ask("Which of these?", options=["a", "b"]), str)
+        assert_type(await self.questions.ask("What did you find?", schema=Findings), Findings)
 
     async def children_of(self) -> None:
         assert_type(self.children.list(), list[SubAgent])

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
+from help_desk import Deps, Desk, Shop, approve_refunds
 from sapwood import App
 from sapwood.testing import ScriptedModel, call, running, text
-from support_desk import Deps, Desk, Shop, approve_refunds
 
 
-async def test_a_refund_waits_for_approval_across_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refund_waits_for_approval_across_a_crash() -> None:
     model = ScriptedModel(call("refund", number="o-1"), text("Refunded."), text("Did it arrive?"))
-    monkeypatch.setattr(Desk, "model", model)
     app = App(agents=[Desk], deps=Deps(Shop()))
 
-    async with running(app) as world:
+    async with running(app, models={Desk: model}) as world:
         desk = await world.get_agent(Desk, "alice")
         turn = await desk.send("Refund o-1, please.")
         assert turn.status == "waiting"
