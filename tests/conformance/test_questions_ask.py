@@ -71,10 +71,16 @@ class Asks(Agent):
             return f"refused: {refused}"
 
     async def impatient(self) -> str:
+        return await self._try_twice(None)
+
+    async def impatient_with_a_key(self) -> str:
+        return await self._try_twice("now")
+
+    async def _try_twice(self, key: str | None) -> str:
         for attempt in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(30):
-                    return await self.questions.ask(f"Now? {attempt}")
+                    return await self.questions.ask(f"Now? {attempt}", key=key)
         return "nobody came"
 
     async def twice_the_same_key(self) -> str:
@@ -271,10 +277,11 @@ async def test_the_end_of_the_fiber_closes_its_question(run: Run) -> None:
         assert not await agent.questions.answer(question, "red")
 
 
-async def test_code_that_stops_waiting_withdraws_its_question(run: Run) -> None:
+@pytest.mark.parametrize("method", ["impatient", "impatient_with_a_key"])
+async def test_code_that_stops_waiting_withdraws_its_question(run: Run, method: str) -> None:
     async with run(Asks, deps=Bench()) as world:
         agent = await world.get_agent(Asks, "a")
-        await agent.begin("impatient")
+        await agent.begin(method)
         first = await listed(agent, "Now? 0")
         await world.clock.advance(31)
         await listed(agent, "Now? 1")

@@ -57,7 +57,12 @@ class Asker:
         if row.answer is None:
             work.progressed()  # each time that it comes by: it may wait through many restarts
         await actor.leave()
-        kind, value = await self._answer(row, work)
+        try:
+            kind, value = await self._answer(row, work)
+        except CancelledError:
+            if key is not None:  # without a key, the next question is another one
+                work.names.discard(name)
+            raise
         if kind == "denied":
             raise Refused(value or DENIED)
         return value if schema is None or isinstance(schema, Mapping) else _converted(value, schema)
@@ -71,13 +76,13 @@ class Asker:
 
     def _name(self, work: Work, key: str | None) -> str:
         """Return the place of a question in its fiber: the same whenever the fiber comes by again."""
-        prefix = "ask" if (call := self._tool_call()) is None else f"{call} ask"
+        prefix = "questions.ask" if (call := self._tool_call()) is None else f"{call} questions.ask"
         if key is not None:
-            name = f"{prefix} {key}"
+            name = f"{prefix} {key!r}"
             if not key or name in work.names:
                 raise UsageError(f"The key of a question must be non-empty and unique in its fiber, got {key!r}.")
         else:
-            name = next(name for n in range(1, len(work.names) + 2) if (name := f"{prefix} #{n}") not in work.names)
+            name = next(name for n in range(1, len(work.names) + 2) if (name := f"{prefix} {n}") not in work.names)
         work.names.add(name)
         return name
 
@@ -127,7 +132,6 @@ class Asker:
                     await answered
         except CancelledError:
             if actor.dropped is None:  # the code waits no longer: a timeout of its own, or the end of its fiber
-                work.names.discard(row.key)
                 if self._own.withdraw(row.id):
                     actor.of(Questions).answered()
             raise
