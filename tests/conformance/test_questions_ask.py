@@ -291,7 +291,7 @@ async def test_code_that_stops_waiting_withdraws_its_question(run: Run, method: 
         assert await agent.questions.list() == []
 
 
-class Lowest(Agent):
+class AskLowest(Agent):
     """Asks in a run."""
 
     deps: Bench
@@ -301,17 +301,17 @@ class Lowest(Agent):
         return await self.questions.ask(input, options=["yes", "no"])
 
 
-class Middle(Agent):
+class AskMiddle(Agent):
     async def on_run(self, input: str) -> str:
-        run = await self.run_agent(Lowest, input, run_id="low")
+        run = await self.run_agent(AskLowest, input, run_id="low")
         return str(run.output if run.ok else run.reason)
 
 
-class Boss(Agent):
+class AskBoss(Agent):
     """Has a run two levels down ask."""
 
     async def begin(self) -> None:
-        await self.start_run(Middle, "Go?", run_id="mid", idle_timeout=timedelta(seconds=30))
+        await self.start_run(AskMiddle, "Go?", run_id="mid", idle_timeout=timedelta(seconds=30))
 
     async def stop(self) -> bool:
         return self.runs.cancel("mid", "enough")
@@ -327,23 +327,23 @@ class Boss(Agent):
         return None if run is None else run.status
 
 
-PATH = (PathSegment("Middle", "mid"), PathSegment("Lowest", "low"))
+PATH = (PathSegment("AskMiddle", "mid"), PathSegment("AskLowest", "low"))
 
 
 async def test_a_run_two_levels_down_asks_and_the_root_answers_after_a_crash_and_a_day(run: Run) -> None:
-    async with run(Boss, deps=Bench()) as world:
-        boss = await world.get_agent(Boss, "b")
+    async with run(AskBoss, deps=Bench()) as world:
+        boss = await world.get_agent(AskBoss, "b")
         await boss.begin()
         question = await listed(boss, "Go?")
         assert question.path == PATH
-        middle = await world.get_agent(Boss, "b", sub=[(Middle, "mid")])
+        middle = await world.get_agent(AskBoss, "b", sub=[(AskMiddle, "mid")])
         assert (await listed(middle, "Go?")).path == PATH[1:]
         await world.clock.advance(DAY / 2)
         assert await boss.status() == "running"
         await world.crash()
         await world.clock.advance(60)
 
-        boss = await world.get_agent(Boss, "b")
+        boss = await world.get_agent(AskBoss, "b")
         assert (await listed(boss, "Go?")).id == question.id
         assert await boss.questions.answer(question, "yes")
         assert await boss.outcome() == ("completed", "yes")
@@ -351,8 +351,8 @@ async def test_a_run_two_levels_down_asks_and_the_root_answers_after_a_crash_and
 
 
 async def test_cancelling_the_run_closes_the_question_at_every_agent_above(run: Run) -> None:
-    async with run(Boss, deps=Bench()) as world:
-        boss = await world.get_agent(Boss, "b")
+    async with run(AskBoss, deps=Bench()) as world:
+        boss = await world.get_agent(AskBoss, "b")
         await boss.begin()
         question = await listed(boss, "Go?")
         assert await boss.stop()
@@ -363,7 +363,7 @@ async def test_cancelling_the_run_closes_the_question_at_every_agent_above(run: 
         assert not await boss.questions.answer(question, "yes")
 
 
-class Guarded(Agent):
+class AskGuarded(Agent):
     """Asks managers, in an app that authenticates."""
 
     deps: Bench
@@ -387,11 +387,11 @@ class Guarded(Agent):
         return [one.user for one in self._actor.of(Decisions).all()]
 
 
-class Root(Agent):
+class AskRoot(Agent):
     """Has a guarded agent below it."""
 
     async def begin(self, method: str) -> None:
-        await (await self.sub_agent(Guarded, "g")).begin(method)
+        await (await self.sub_agent(AskGuarded, "g")).begin(method)
 
 
 def authenticate(request: Any) -> User | None:
@@ -399,23 +399,23 @@ def authenticate(request: Any) -> User | None:
     return None if who is None else User(who, claims={"roles": ["manager"] if who == "ann" else []})
 
 
-WHERE = "/agents/root/r/questions"
+WHERE = "/agents/ask-root/r/questions"
 
 
 async def post(one: Served, who: str, **body: Any) -> Any:
-    told = {"path": [{"type": "Guarded", "name": "g"}], **body}
+    told = {"path": [{"type": "AskGuarded", "name": "g"}], **body}
     return await one.site.http(WHERE, method="POST", headers={"who": who}, body=json.dumps(told).encode())
 
 
 async def test_over_http_only_users_with_the_role_see_and_answer_the_question() -> None:
-    async with served(App(agents=[Root], deps=Bench(), authenticate=authenticate)) as one:
-        root = await one.world.get_agent(Root, "r")
+    async with served(App(agents=[AskRoot], deps=Bench(), authenticate=authenticate)) as one:
+        root = await one.world.get_agent(AskRoot, "r")
         await root.begin("of_managers")
         question = await listed(root, "Pay?")
         shown = (await one.site.http(WHERE, headers={"who": "ann"})).json()["questions"]
         assert shown == [
             {
-                "path": [{"type": "Guarded", "name": "g"}],
+                "path": [{"type": "AskGuarded", "name": "g"}],
                 "id": question.id,
                 "kind": "choice",
                 "prompt": "Pay?",
@@ -433,23 +433,23 @@ async def test_over_http_only_users_with_the_role_see_and_answer_the_question() 
         assert (taken.status, taken.json()) == (200, {"answered": True})
         assert (await post(one, "ann", id=question.id, output="no")).status == 409
 
-        child = await one.world.get_agent(Root, "r", sub=[(Guarded, "g")])
+        child = await one.world.get_agent(AskRoot, "r", sub=[(AskGuarded, "g")])
         assert await child.outcome() == "yes"
         assert await child.users() == ["ann"]
 
 
 async def test_with_authentication_a_question_has_to_say_who_may_answer_it() -> None:
-    async with served(App(agents=[Root], deps=Bench(), authenticate=authenticate)) as one:
-        root = await one.world.get_agent(Root, "r")
+    async with served(App(agents=[AskRoot], deps=Bench(), authenticate=authenticate)) as one:
+        root = await one.world.get_agent(AskRoot, "r")
         await root.begin("of_nobody")
-        child = await one.world.get_agent(Root, "r", sub=[(Guarded, "g")])
+        child = await one.world.get_agent(AskRoot, "r", sub=[(AskGuarded, "g")])
         with pytest.raises(SapwoodError, match="has to say who may answer"):
             await child.outcome()
 
 
 async def test_any_client_may_answer_if_the_question_says_so() -> None:
-    async with served(App(agents=[Root], deps=Bench(), authenticate=authenticate)) as one:
-        root = await one.world.get_agent(Root, "r")
+    async with served(App(agents=[AskRoot], deps=Bench(), authenticate=authenticate)) as one:
+        root = await one.world.get_agent(AskRoot, "r")
         await root.begin("of_all")
         question = await listed(root, "Pay?")
         assert (await post(one, "bob", id=question.id, output="no")).status == 200
@@ -463,13 +463,13 @@ def open_at(path: list[Any], count: int) -> Any:
 
 @pytest.mark.parametrize("level", [0, 1])
 async def test_clients_of_the_agent_and_of_those_above_are_sent_the_question_and_answer_it(level: int) -> None:
-    class Desk(Agent):
+    class AskDesk(Agent):
         async def begin(self) -> None:
             await (await self.sub_agent(Asks, "a")).begin()
 
-    async with served(App(agents=[Desk, Asks], deps=Bench())) as one:
-        await (await one.world.get_agent(Desk, "d")).begin()
-        url, path = "/agents/desk/d", [{"type": "Asks", "name": "a"}]
+    async with served(App(agents=[AskDesk, Asks], deps=Bench())) as one:
+        await (await one.world.get_agent(AskDesk, "d")).begin()
+        url, path = "/agents/ask-desk/d", [{"type": "Asks", "name": "a"}]
         if level:
             url, path = f"{url}/sub/asks/a", []
         early = await one.join(url)
@@ -486,12 +486,12 @@ async def test_clients_of_the_agent_and_of_those_above_are_sent_the_question_and
         deny = {"type": "cf_agent_tool_approval", "toolCallId": told["questions"][0]["id"], "path": path}
         await late.send(deny | {"approved": False})
         await late.until(open_at(path, 0))
-        child = await one.world.get_agent(Desk, "d", sub=[(Asks, "a")])
+        child = await one.world.get_agent(AskDesk, "d", sub=[(Asks, "a")])
         with pytest.raises(SapwoodError, match="The question was denied"):
             await child.outcome()
 
 
-class Waiter(ChatAgent):
+class AskWaiter(ChatAgent):
     """Asks in a tool."""
 
     deps: Bench
@@ -516,13 +516,13 @@ class Forgetful(ChatAgent):
 
 
 async def test_a_tool_asks_in_a_turn_also_through_a_crash_if_it_is_idempotent(run: Run) -> None:
-    async with run(Waiter, deps=Bench()) as world:
-        waiter = await world.get_agent(Waiter, "w")
+    async with run(AskWaiter, deps=Bench()) as world:
+        waiter = await world.get_agent(AskWaiter, "w")
         await waiter.turns.start("Hello", id="t1")
         question = await listed(waiter, "Which dish?")
         await world.crash()
         await world.clock.advance(5)
-        waiter = await world.get_agent(Waiter, "w")
+        waiter = await world.get_agent(AskWaiter, "w")
         assert (await listed(waiter, "Which dish?")).id == question.id
         assert await waiter.questions.answer(question, "soup")
         turn = await waiter.turns.wait("t1")
@@ -544,8 +544,8 @@ async def test_the_question_of_a_tool_that_is_not_called_again_is_closed(run: Ru
 
 
 async def test_cancelling_the_turn_closes_the_question_of_its_tool(run: Run) -> None:
-    async with run(Waiter, deps=Bench()) as world:
-        waiter = await world.get_agent(Waiter, "w")
+    async with run(AskWaiter, deps=Bench()) as world:
+        waiter = await world.get_agent(AskWaiter, "w")
         await waiter.turns.start("Hello", id="t1")
         await listed(waiter, "Which dish?")
         await waiter.turns.cancel("t1")

@@ -206,10 +206,10 @@ MUTANTS = [
         "A-202",
         (
             "chat/steps.py",
-            '        if turn.status in ("completed", "failed", "cancelled"):',
-            '        if turn.status in ("completed", "failed", "cancelled") and isinstance(turn.output, str | None):',
+            "        if row is None or row.is_open:\n            return\n",
+            "        if row is None or row.is_open or not (row.output or '\"').startswith('\"'):\n            return\n",
         ),
-        tests=("test_runs_tools.py::test_the_hooks_of_a_completed_turn_are_called_after_structured_output",),
+        tests=("test_runs_tools.py::test_after_turn_is_called_after_structured_output",),
     ),
     mutant(
         "a custom route asks no hook",
