@@ -235,11 +235,14 @@ class Children:
         me = asyncio.current_task()
 
         async def tear_down() -> None:
-            if me is not None:
-                await asyncio.wait({me}, timeout=LAST_WORDS)
-            # First of all, and whatever became of the tombstone: it is detached, and must not write beside a new one.
-            if child.dropped is None:
-                tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.segments))
+            try:
+                if me is not None:
+                    await asyncio.wait({me}, timeout=LAST_WORDS)
+            finally:
+                # First of all, and whatever became of the tombstone, also if the node lets go of the tree meanwhile:
+                # it is detached, and must not write beside a new one.
+                if child.dropped is None:
+                    tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.segments))
             actor.host.sockets.close_within(child.address, GOING_AWAY, DELETED)
             if actor.database.removed or all(child.generation != row.generation for row in actor.registry.buried()):
                 return  # the parent went too, or the commit of the tombstone failed
