@@ -49,6 +49,7 @@ class FarTwig(Agent):
         if not self.sql("SELECT count(*) FROM reached").scalar(int):
             self.sql("INSERT INTO reached VALUES (1)")
             self.report_progress(milestone="here")
+        await self.deps.followed()  # progress is told only to those who listen
         self.report_progress(0.5, "half")
         yield "not told at the caller"
         await self.deps.go.wait()
