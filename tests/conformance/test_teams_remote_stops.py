@@ -93,6 +93,7 @@ class Levels:
         giving = asyncio.create_task(root.start(depth))
         try:
             await bench.followed()
+            await bench.seen("begun wait")  # a driver may take its time
             yield await root.lowest(depth)
         finally:
             giving.cancel()
