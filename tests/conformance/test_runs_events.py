@@ -93,10 +93,13 @@ class Reader:
         self._reading = asyncio.create_task(self._read(events))
 
     async def _read(self, events: AsyncGenerator[Event, None]) -> None:
-        async with aclosing(events):
-            async for event in events:
-                self.events.append(event)
-                self._news.set()
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    self.events.append(event)
+                    self._news.set()
+        finally:
+            self._news.set()  # whoever waits learns of an error at once
 
     async def until(self, fits: Callable[[Event], bool]) -> Event:
         async with asyncio.timeout(patience()):
