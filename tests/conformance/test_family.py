@@ -67,6 +67,7 @@ async def test_parent_agent_is_the_direct_parent_at_any_depth(run: Run) -> None:
 
 
 @pytest.mark.promise("CF-37")
+@pytest.mark.core
 async def test_a_root_has_no_parent(run: Run) -> None:
     async with run(Tenant) as world:
         tenant, _, _ = await family(world)

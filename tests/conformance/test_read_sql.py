@@ -16,7 +16,7 @@ from sapwood.errors import Aborted, ForbiddenSql, NotFound, SlowSql, TimedOut, U
 from sapwood.testing import World
 from sapwood.timings import DEFAULTS
 
-pytestmark = [pytest.mark.storage, pytest.mark.core("workers", "cluster")]
+pytestmark = pytest.mark.storage
 
 ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 DEEP = ("a", "b", "c")
@@ -103,7 +103,6 @@ async def stopped(task: asyncio.Task[None]) -> BaseException | None:
         "PRAGMA journal_mode = DELETE",
     ],
 )
-@pytest.mark.core
 async def test_it_refuses_to_write(run: Run, probe: Probe, sql: str) -> None:
     async with run(Reader, deps=probe) as world:
         agent = await world.get_agent(Reader, "r")
@@ -115,6 +114,7 @@ async def test_it_refuses_to_write(run: Run, probe: Probe, sql: str) -> None:
         assert await agent.notes() == ["kept"]
 
 
+@pytest.mark.core("cluster")
 async def test_it_sees_every_write_before_it_also_of_its_own_slice(run: Run, probe: Probe) -> None:
     async with run(Reader, deps=probe) as world:
         agent = await world.get_agent(Reader, "r")
@@ -198,6 +198,7 @@ async def test_one_after_a_write_waits_for_those_before_it(run: Run, probe: Prob
         assert await counting == 2
 
 
+@pytest.mark.core("cluster")
 @pytest.mark.parametrize("how", ["stop_child", "delete_child"])
 async def test_an_agent_that_is_aborted_or_deleted_ends_it(run: Run, probe: Probe, how: str) -> None:
     async with asyncio.timeout(patience()), run(Reader, deps=probe) as world:
@@ -217,6 +218,7 @@ async def test_an_agent_that_is_aborted_or_deleted_ends_it(run: Run, probe: Prob
         assert left == (["old"] if how == "stop_child" else [])
 
 
+@pytest.mark.core("cluster")
 async def test_a_root_is_destroyed_during_it(run: Run, probe: Probe) -> None:
     class Mortal(Reader):
         async def end(self) -> None:
@@ -246,7 +248,7 @@ async def test_its_agent_does_not_sleep_and_does_after_it(run: Run, probe: Probe
         await asleep(world)
 
 
-@pytest.mark.parametrize("how", ["restart", "crash"])
+@pytest.mark.parametrize("how", ["restart", pytest.param("crash", marks=pytest.mark.core("workers", "cluster"))])
 async def test_the_process_may_end_during_it(run: Run, probe: Probe, how: str) -> None:
     async with asyncio.timeout(patience()), run(Reader, deps=probe) as world:
         agent = await world.get_agent(Reader, "r")
