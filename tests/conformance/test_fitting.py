@@ -315,7 +315,9 @@ def test_a_dead_letter_that_could_not_be_replayed_is_named_unless_that_is_why_it
 
 def test_a_time_zone_that_this_machine_does_not_know_is_named(copy: Path) -> None:
     change(
-        copy, """UPDATE sapwood_calls SET wish = '{"cron":"0 3 * * *","tz":"Mars/Olympus"}' WHERE wish LIKE '%cron%'"""
+        copy,
+        """UPDATE sapwood_calls SET schedule = '{"cron":"0 3 * * *","tz":"Mars/Olympus"}'
+        WHERE schedule LIKE '%cron%'""",
     )
 
     (found,) = misfits(copy, in_place_of(Post, Same), Office)
@@ -327,7 +329,7 @@ def test_a_time_zone_that_this_machine_does_not_know_is_named(copy: Path) -> Non
     ("sql", "what"),
     [
         ("UPDATE sapwood_calls SET arguments = x'c1' WHERE queue IS NOT NULL", "queued call"),
-        ("UPDATE sapwood_calls SET wish = '{' WHERE wish LIKE '%every%'", "scheduled call"),
+        ("UPDATE sapwood_calls SET schedule = '{' WHERE schedule LIKE '%every%'", "scheduled call"),
         ("UPDATE sapwood_calls SET retry = '[]' WHERE queue IS NOT NULL", "queued call"),
         ("UPDATE sapwood_fibers SET checkpoint = x'c1'", "fiber"),
         ("UPDATE sapwood_steps SET result = x'c1' WHERE name = 'map'", "step"),

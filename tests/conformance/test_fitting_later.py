@@ -10,7 +10,7 @@ from sapwood import Agent, Cron
 from sapwood.address import Address
 
 MINUTE = timedelta(minutes=1)
-ZONE = """UPDATE sapwood_calls SET wish = '{"cron":"* * * * *","tz":"%s"}'"""
+ZONE = """UPDATE sapwood_calls SET schedule = '{"cron":"* * * * *","tz":"%s"}'"""
 
 
 class Alarm(Agent):

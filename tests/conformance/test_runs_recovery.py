@@ -192,7 +192,7 @@ class Waiting(Giving, Talking):
     async def calls(self) -> dict[str, tuple[str | None, bool]]:
         """Return whom each tool call of the first turn waits for, and whether that was answered."""
         calls = self._actor.of(Record).turns.calls(1)
-        return {call.id: (call.asked, call.answer is not None) for call in calls}
+        return {call.id: (call.answerer, call.answer is not None) for call in calls}
 
     @tool
     async def weigh(self) -> str:

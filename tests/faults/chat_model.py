@@ -410,7 +410,7 @@ class Model:
         rows = {row.id: row for row in left.turns}
         said = [message["id"] for message in left.messages]
         for row in left.turns:
-            said += [message["id"] for message in json.loads(row.said)] if row.status == "queued" else []
+            said += [message["id"] for message in json.loads(row.new_messages)] if row.status == "queued" else []
         for turn, messages in self._acknowledged.get(place, {}).items():
             row = rows.get(turn)
             if row is None:

@@ -53,7 +53,7 @@ class TeamLeft(Left):
     def asks(self) -> set[str]:
         """Return the tool calls that wait for a person."""
         waiting = {turn.number for turn in self.turns if turn.status == "waiting"}
-        return {call.id for call in self.calls if call.turn in waiting and call.asked == "approval" and call.is_open}
+        return {call.id for call in self.calls if call.turn in waiting and call.answerer == "approval" and call.is_open}
 
     def read(self, database: apsw.Connection) -> None:
         Left.read(self, database)

@@ -95,7 +95,7 @@ def test_a_call_that_somebody_was_asked_about_is_open_until_they_answer(turns: T
     answered = turns.call("c")
     assert answered is not None
     assert not answered.is_open
-    assert (answered.answer, answered.go_on) == ('["denied","no"]', 1)
+    assert (answered.answer, answered.auto_continue) == ('["denied","no"]', 1)
 
 
 def test_a_call_keeps_its_answer_when_it_is_asked_about_again(turns: Turns) -> None:
@@ -107,7 +107,7 @@ def test_a_call_keeps_its_answer_when_it_is_asked_about_again(turns: Turns) -> N
 
     call = turns.call("c")
     assert call is not None
-    assert (call.asked, call.answer) == ("client", '["done",1]')
+    assert (call.answerer, call.answer) == ("client", '["done",1]')
 
 
 def test_calls_are_forgotten_but_for_those_that_are_still_asked_about(turns: Turns) -> None:

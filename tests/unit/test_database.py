@@ -498,7 +498,7 @@ FORBIDDEN = [
     "CREATE TEMP VIEW t AS SELECT 1 AS v",
     "CREATE TABLE temp.sapwood_state (x)",
     "CREATE VIEW sapwood_mine AS SELECT 1",
-    "CREATE TEMP VIEW sapwood_state AS SELECT 1 AS only, 1 AS version, '0' AS value",
+    "CREATE TEMP VIEW sapwood_state AS SELECT 1 AS singleton, 1 AS version, '0' AS value",
     "CREATE VIRTUAL TABLE sapwood_mine USING fts5(x)",
     "CREATE VIRTUAL TABLE sapwood USING fts5(x)",
     "CREATE INDEX mine ON sapwood_state (value)",
@@ -605,7 +605,7 @@ def test_a_foreign_key_cannot_feel_for_the_frameworks_rows(guarded: Database) ->
 
 
 def test_an_index_of_fts_over_the_frameworks_tables_reads_nothing(guarded: Database) -> None:
-    guarded.run("CREATE VIRTUAL TABLE f USING fts5(value, content='sapwood_state', content_rowid='only')", ())
+    guarded.run("CREATE VIRTUAL TABLE f USING fts5(value, content='sapwood_state', content_rowid='singleton')", ())
 
     with pytest.raises(SqlError):
         guarded.run("SELECT * FROM f", ())

@@ -52,8 +52,8 @@ MOST_DEATHS = 5
 PUT_OFF = 300.0
 """Seconds until to look again at a call whose times this machine cannot work out."""
 ALL = (
-    "SELECT number, due_at, method, arguments, wish, same, queue, retry, failed, died, error, created_at,"
-    " trace, times FROM sapwood_calls "
+    "SELECT number, due_at, method, arguments, schedule, dedup_key, queue, retry, failures, crashes,"
+    " error, created_at, trace, occurrence FROM sapwood_calls "
 )
 
 
@@ -64,30 +64,30 @@ class Row(NamedTuple):
     due_at: float | None
     method: str
     arguments: bytes
-    wish: str | None
-    same: str | None
+    schedule: str | None
+    dedup_key: str | None
     queue: str | None
     retry: str
-    failed: int
-    died: int
+    failures: int
+    crashes: int
     error: str | None
     created_at: float
     trace: str | None
-    times: int = 0
+    occurrence: int = 0
 
     def when(self) -> After | At | Every | Cron:
         """Return when it was wished to be called; a queued call, at once."""
-        return After(timedelta(0)) if self.wish is None else from_stored(msgspec.json.decode(self.wish))
+        return After(timedelta(0)) if self.schedule is None else from_stored(msgspec.json.decode(self.schedule))
 
     @property
     def work(self) -> str:
         """What the steps and runs of this call are remembered by: however often it is tried, until it is over."""
-        return f"call {self.number}" if self.times == 0 else f"call {self.number}.{self.times}"
+        return f"call {self.number}" if self.occurrence == 0 else f"call {self.number}.{self.occurrence}"
 
     @property
     def is_once(self) -> bool:
         """Whether nothing follows the call; False: that has to be worked out."""
-        return self.wish is None or self.wish.startswith(ONCE)
+        return self.schedule is None or self.schedule.startswith(ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class StoredCalls:
         due: float | None,
         retry: Retry,
         wish: When | None = None,
-        same: str | None = None,
+        dedup_key: str | None = None,
         queue: str | None = None,
     ) -> Row:
         """Store a call to come, with what else this slice writes."""
@@ -190,19 +190,20 @@ class StoredCalls:
         stored = None if wish is None else to_text(wish.stored()).decode()
         now, attempts, trace = self._actor.host.clock.now(), _retry_text(retry), tracing.text()
         ((number,),) = self._db.execute(
-            "INSERT INTO sapwood_calls (due_at, method, arguments, wish, same, queue, retry, created_at, trace)"
+            "INSERT INTO sapwood_calls"
+            " (due_at, method, arguments, schedule, dedup_key, queue, retry, created_at, trace)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
             due,
             method,
             arguments,
             stored,
-            same,
+            dedup_key,
             queue,
             attempts,
             now,
             trace,
         )
-        return Row(number, due, method, arguments, stored, same, queue, attempts, 0, 0, None, now, trace)
+        return Row(number, due, method, arguments, stored, dedup_key, queue, attempts, 0, 0, None, now, trace)
 
     def enqueue(self, method: str, arguments: bytes, queue: str, retry: Retry) -> Row:
         """Store a call behind those in its queue; it is due at once if there is none."""
@@ -221,7 +222,7 @@ class StoredCalls:
 
     def release_key(self, number: int) -> None:
         """Let another call have the key of one that runs now."""
-        self._db.execute("UPDATE sapwood_calls SET same = NULL WHERE number = ?", number)
+        self._db.execute("UPDATE sapwood_calls SET dedup_key = NULL WHERE number = ?", number)
 
     def remove(self, row: Row) -> float | None:
         """Forget a call to come; return when the next call of its queue is due."""
@@ -326,10 +327,10 @@ class StoredCalls:
             return rows, False
         self._db.begin()
         self._db.execute(
-            "UPDATE sapwood_calls SET died = died + 1 WHERE number IN (SELECT value FROM json_each(?))",
+            "UPDATE sapwood_calls SET crashes = crashes + 1 WHERE number IN (SELECT value FROM json_each(?))",
             to_text(sorted(old)).decode(),
         )
-        return [row._replace(died=row.died + 1) if row.number in old else row for row in rows], True
+        return [row._replace(crashes=row.crashes + 1) if row.number in old else row for row in rows], True
 
     async def _attempt(self, row: Row) -> float | None:
         """Call a method; return when it is due again."""
@@ -344,9 +345,9 @@ class StoredCalls:
                 row.when()
         except UsageError as error:
             return self._put_off(row, error)
-        if row.died > MOST_DEATHS:
+        if row.crashes > MOST_DEATHS:
             error = GaveUp(f"The process ended {MOST_DEATHS} times during {row.method}().")
-            return self._give_up(row._replace(failed=row.failed + MOST_DEATHS), error)
+            return self._give_up(row._replace(failures=row.failures + MOST_DEATHS), error)
         actor.check_live()
         try:
             actor.user_database()  # the tables of the user are not undone with what a call wrote
@@ -383,12 +384,12 @@ class StoredCalls:
         if not row.is_once:
             wish = row.when()
             # When a call was tried again it was late on purpose: the next one keeps to the beat of the first.
-            since = row.created_at if row.failed and isinstance(wish, Every) else row.due_at or now
+            since = row.created_at if row.failures and isinstance(wish, Every) else row.due_at or now
             following = wish.next(since, now)
         if following is None:
             return self.remove(row)
         self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ?, failed = 0, died = 0, error = NULL, times = times + 1"
+            "UPDATE sapwood_calls SET due_at = ?, failures = 0, crashes = 0, error = NULL, occurrence = occurrence + 1"
             " WHERE number = ?",
             following,
             row.number,
@@ -399,7 +400,7 @@ class StoredCalls:
         actor, text = self._actor, describe(error)
         actor.last_error = text
         retry = retry_of(row.retry)
-        failed = row.failed + 1
+        failed = row.failures + 1
         log.warning(
             "stored call failed address=%s method=%s attempt=%d of %d: %s",
             actor.address,
@@ -413,12 +414,12 @@ class StoredCalls:
         if not self.find("WHERE number = ?", row.number):
             return self._move_on(row)  # it was cancelled meanwhile: nobody wishes it any more
         if failed >= retry.max_attempts:
-            return self._give_up(row._replace(failed=failed), error)
+            return self._give_up(row._replace(failures=failed), error)
         due = actor.host.clock.now() + retry.wait(failed)
         self._db.begin()  # also where the database is full
         self._db.execute(
             # Whatever it is, it does not end the process.
-            "UPDATE sapwood_calls SET due_at = ?, failed = ?, died = 0, error = ? WHERE number = ?",
+            "UPDATE sapwood_calls SET due_at = ?, failures = ?, crashes = 0, error = ? WHERE number = ?",
             due,
             failed,
             text,
@@ -438,7 +439,7 @@ class StoredCalls:
             extra={"address": str(self._actor.address), "method": row.method},
         )
         self._db.execute(
-            "UPDATE sapwood_calls SET due_at = ?, died = 0, error = ? WHERE number = ?", due, str(error), row.number
+            "UPDATE sapwood_calls SET due_at = ?, crashes = 0, error = ? WHERE number = ?", due, str(error), row.number
         )
         return due
 
@@ -449,8 +450,8 @@ class StoredCalls:
             row.method,
             row.arguments,
             error,
-            attempts=row.failed,
-            wish=row.wish,
+            attempts=row.failures,
+            schedule=row.schedule,
             queue=row.queue,
             retry=row.retry,
             created_at=row.created_at,
@@ -468,7 +469,7 @@ class StoredCalls:
         *,
         attempts: int,
         created_at: float,
-        wish: str | None = None,
+        schedule: str | None = None,
         queue: str | None = None,
         retry: str = "",
     ) -> None:
@@ -477,14 +478,15 @@ class StoredCalls:
         code = error.code if isinstance(error, SapwoodError) else "crashed"
         self._db.execute(
             "INSERT INTO sapwood_dead_letters"
-            " (origin, method, arguments, wish, queue, retry, code, error, attempts, created_at, failed_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (origin) DO UPDATE SET times = times + 1,"
+            " (origin, method, arguments, schedule, queue, retry, code, error, attempts, created_at, failed_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (origin) DO UPDATE SET occurrences = occurrences + 1,"
             " code = excluded.code, error = excluded.error, attempts = excluded.attempts,"
             " failed_at = excluded.failed_at, arguments = excluded.arguments",
             origin,
             method,
             arguments,
-            wish,
+            schedule,
             queue,
             retry or _retry_text(DEFAULT_RETRY),
             code,
@@ -510,7 +512,7 @@ class StoredCalls:
         if not self.exist:
             return []
         rows = self._db.execute(
-            "SELECT number, method, arguments, code, error, attempts, times, failed_at FROM sapwood_dead_letters"
+            "SELECT number, method, arguments, code, error, attempts, occurrences, failed_at FROM sapwood_dead_letters"
             " ORDER BY number"
         )
         return [
@@ -533,8 +535,8 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
     """Read the calls to come of an agent that sleeps, and its dead letters, as if they were due now."""
     if not stored.file.has(CALLS):
         return
-    for number, method, arguments, wish, queue, retry in stored.file.rows(
-        "SELECT number, method, arguments, wish, queue, retry FROM sapwood_calls ORDER BY number"
+    for number, method, arguments, schedule, queue, retry in stored.file.rows(
+        "SELECT number, method, arguments, schedule, queue, retry FROM sapwood_calls ORDER BY number"
     ):
         what = "scheduled call" if queue is None else "queued call"
         stored.counts[f"{what}s"] += 1
@@ -542,7 +544,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
             yield stored.misfit(
                 what, wrong, f"{KEEP} Otherwise the call becomes a dead letter when it is due.", number=number
             )
-        elif (wrong := _wrong_time(wish, retry)) is not None:
+        elif (wrong := _wrong_time(schedule, retry)) is not None:
             yield stored.misfit(what, f"{method}(): {wrong}", NOT_CALLED, number=number)
     for number, method, arguments, code in stored.file.rows(
         "SELECT number, method, arguments, code FROM sapwood_dead_letters ORDER BY number"

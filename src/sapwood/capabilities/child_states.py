@@ -75,7 +75,7 @@ class ChildStates:
         self._db.ensure(NEWS)
         self._db.execute(
             "INSERT INTO sapwood_state_news VALUES (1, 1)"
-            " ON CONFLICT (only) DO UPDATE SET seq = sapwood_state_news.seq + 1"
+            " ON CONFLICT (singleton) DO UPDATE SET seq = sapwood_state_news.seq + 1"
         )
         calls = self._actor.of(Agenda).calls
         owed = calls.find("WHERE queue = ?", QUEUE)

@@ -98,7 +98,7 @@ def _shown(calls: StoredCalls, row: Row) -> QueuedCall:
         method=row.method,
         arguments=shown(row.arguments),
         queue=row.queue or "",
-        failed=row.failed,
+        failed=row.failures,
         error=row.error,
         created_at=time_of(row.created_at),
     )

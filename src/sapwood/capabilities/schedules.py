@@ -60,7 +60,7 @@ class Schedules:
         agenda = self._actor.of(Agenda)
         due = wish.first(self._actor.host.clock.now())
         if same is not None:
-            for row in self._calls.find("WHERE same = ?", same):
+            for row in self._calls.find("WHERE dedup_key = ?", same):
                 if self._calls.is_running(row.number) and isinstance(row.when(), After | At):
                     self._calls.release_key(row.number)  # this one is about to be over: the wish is for another
                 elif _is_same(row, wish, method.name, arguments):
@@ -73,7 +73,7 @@ class Schedules:
                     ):
                         due = min(due, row.due_at)  # the same times: what is owed is owed still, by another method
                     self._calls.remove(row)
-        row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, same=same)
+        row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, dedup_key=same)
         agenda.note(due)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("scheduled", extra={"address": str(self._actor.address), "method": method.name, "due": due})
@@ -97,15 +97,17 @@ class Schedules:
     def list(self, limit: int) -> list[Schedule]:
         """Return calls to come, in the order they are due."""
         self._actor.check_use()
-        rows = self._calls.find("WHERE wish IS NOT NULL AND due_at IS NOT NULL ORDER BY due_at, number LIMIT ?", limit)
+        rows = self._calls.find(
+            "WHERE schedule IS NOT NULL AND due_at IS NOT NULL ORDER BY due_at, number LIMIT ?", limit
+        )
         return [self._shown(row) for row in rows]
 
     def _find(self, id: str) -> Row | None:
         self._actor.check_use()
         number = self._calls.number_of(id)
-        rows = [] if number is None else self._calls.find("WHERE number = ? AND wish IS NOT NULL", number)
+        rows = [] if number is None else self._calls.find("WHERE number = ? AND schedule IS NOT NULL", number)
         if not rows:
-            rows = self._calls.find("WHERE same = ?", f"key {id}")
+            rows = self._calls.find("WHERE dedup_key = ?", f"key {id}")
         return rows[0] if rows else None
 
     def _shown(self, row: Row, wish: After | At | Every | Cron | None = None) -> Schedule:
@@ -115,14 +117,14 @@ class Schedules:
             shown(row.arguments),
             wish or _wish_of(row),
             time_of(row.due_at or 0.0),
-            row.failed,
+            row.failures,
             row.error,
             time_of(row.created_at),
         )
 
 
 def _wish_of(row: Row) -> After | At | Every | Cron:
-    key = row.same.removeprefix("key ") if row.same is not None and row.same.startswith("key ") else None
+    key = row.dedup_key.removeprefix("key ") if row.dedup_key is not None and row.dedup_key.startswith("key ") else None
     return msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry))
 
 

@@ -200,7 +200,7 @@ class State:
         database.ensure(STATE)
         database.execute(
             "INSERT INTO sapwood_state VALUES (1, ?, ?)"
-            " ON CONFLICT (only) DO UPDATE SET version = excluded.version, value = excluded.value",
+            " ON CONFLICT (singleton) DO UPDATE SET version = excluded.version, value = excluded.value",
             self._form.version,
             text.decode(),
         )

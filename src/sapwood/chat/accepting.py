@@ -85,7 +85,7 @@ class Accepting:
             run=run,
         )
         if regenerate:
-            self._turns.set(row.number, back_to=self._last_known(messages))
+            self._turns.set(row.number, last_kept=self._last_known(messages))
         if busy and policy == "interrupt":
             running = self._turns.running()
             if running is not None:
@@ -102,7 +102,10 @@ class Accepting:
 
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
         """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
-        stored, waits = self._transcript.known(), {id for row in self._turns.queued() for id in ids_of(row.said)}
+        stored, waits = (
+            self._transcript.known(),
+            {id for row in self._turns.queued() for id in ids_of(row.new_messages)},
+        )
         said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
         new = [message for message in said if message.get("id") not in stored]
         schemes = self._actor.host.settings.file_url_schemes
@@ -129,8 +132,8 @@ class Accepting:
         """Skip the turns that wait, but those that answer something again; return what the new one is to answer."""
         said: list[UIMessage] = []
         for row in self._turns.queued():
-            if row.back_to is None:
-                said += msgspec.json.decode(row.said)
+            if row.last_kept is None:
+                said += msgspec.json.decode(row.new_messages)
                 self._ending.end_queued(row, "skipped")
         return [*said, *new]
 
@@ -170,7 +173,7 @@ class Accepting:
             return
         if first is None:
             self._stream.release_parked()
-        elif is_silent or first.back_to is not None or not self._awaits_silence():
+        elif is_silent or first.last_kept is not None or not self._awaits_silence():
             self._begin(first, sender if len(queued) == 1 else None)
 
     def first(self) -> Row | None:
@@ -190,16 +193,16 @@ class Accepting:
     def _begin(self, row: Row, sender: Socket | None = None) -> None:
         """Let a turn begin: what was said joins the conversation."""
         self._ending.close_waiting()
-        if row.back_to is not None:
-            self._take_back(row.back_to, itself=False)
-        said: list[UIMessage] = msgspec.json.decode(row.said)
+        if row.last_kept is not None:
+            self._take_back(row.last_kept, itself=False)
+        said: list[UIMessage] = msgspec.json.decode(row.new_messages)
         for message in said:
             if message["id"] in self._transcript.known():  # it was changed
                 self._take_back(message["id"], itself=True)
             self._transcript.put(message)
         if said:
             self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
-        self._turns.set(row.number, status="running", said=JOINED)
+        self._turns.set(row.number, status="running", new_messages=JOINED)
         self._record.tell_all(sender=sender)
         self._record.launch(row.number)
 

@@ -41,7 +41,7 @@ class Answers:
         """Return the tool calls that wait for an answer."""
         waiting = self._turns.waiting()
         calls = self._turns.calls(waiting.number) if waiting is not None else []
-        return [_question(call) for call in calls if call.is_open and call.asked in ("approval", "client")]
+        return [_question(call) for call in calls if call.is_open and call.answerer in ("approval", "client")]
 
     def approvals(self) -> list[Question]:
         """Return the tool calls that wait for a person."""
@@ -63,7 +63,7 @@ class Answers:
         if call is None or not call.is_open:
             return False
         # Nobody but the agent says what came of a tool of its own.
-        if (kind == "approved" and call.asked != "approval") or (kind == "done" and call.asked == "approval"):
+        if (kind == "approved" and call.answerer != "approval") or (kind == "done" and call.answerer == "approval"):
             return False
         if kind == "approved" and value is not None:
             # As they will be read: what does not fit is told to whoever gave it, while they can mend it.
@@ -76,7 +76,7 @@ class Answers:
         if row.run is not None and not any(one.is_open for one in self._turns.calls(row.number) if one.id != id):
             # Before anything is written here: in a crash between the two, they find that it still waits.
             self._actor.of(Served).wake_above(row.run)
-        if call.asked == "approval":
+        if call.answerer == "approval":
             self._actor.of(Decisions).answered(_question(call), answer, author)
         self._turns.answer_call(id, kind, value, go_on=go_on)
         if client_tools is not None:
@@ -103,17 +103,17 @@ class Answers:
     def question(self, id: str) -> Question | None:
         """Return the open question about a tool call."""
         call = self._turns.call(id)
-        if call is None or not call.is_open or call.asked not in ("approval", "client", CLIENT_SOON):
+        if call is None or not call.is_open or call.answerer not in ("approval", "client", CLIENT_SOON):
             return None
         return _question(call)
 
     def maybe_go_on(self, number: int) -> None:
         """Resume a waiting turn if all its questions are answered and it was asked to resume."""
         row = self._turns.of(number)
-        calls = [call for call in self._turns.calls(number) if call.asked is not None]
+        calls = [call for call in self._turns.calls(number) if call.answerer is not None]
         if row is None or row.status != "waiting" or any(call.is_open for call in calls):
             return
-        if any(call.go_on for call in calls):
+        if any(call.auto_continue for call in calls):
             self._stream.go_on(number)
             self._turns.set(number, status="running", continues=row.continues + 1)
             self._record.launch(number)
@@ -139,7 +139,7 @@ class Answers:
 
 
 def _question(call: ToolCall) -> Question:
-    kind = "approval" if call.asked == "approval" else "client"
+    kind = "approval" if call.answerer == "approval" else "client"
     return Question.about(call.id, call.name, msgspec.json.decode(call.input), kind)
 
 

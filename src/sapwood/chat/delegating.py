@@ -55,7 +55,7 @@ class Delegating:
 
     def wanted(self, row: Row) -> list[tuple[str, str]]:
         """Give the runs that a turn waits for, or find them again; return each call with its run."""
-        calls = [call for call in self._turns.calls(row.number) if call.asked == "run" and call.is_open]
+        calls = [call for call in self._turns.calls(row.number) if call.answerer == "run" and call.is_open]
         given = [(call.id, self._given(row, call)) for call in calls]
         return [(call, run) for call, run in given if run is not None]
 

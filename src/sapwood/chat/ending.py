@@ -169,10 +169,12 @@ class Ending:
 
     def end_queued(self, row: Row, status: str, reason: str | None = None) -> None:
         """A turn that waits for its time will never begin."""
-        if row.said == JOINED:
-            self._turns.set(row.number, said="null")  # nothing was to join it, and it has not begun all the same
+        if row.new_messages == JOINED:
+            self._turns.set(
+                row.number, new_messages="null"
+            )  # nothing was to join it, and it has not begun all the same
         self._end_turn(row, status, reason=reason)
-        self._stream.tell(wire.done(row.stream, status, asked=row.asked_ids()))
+        self._stream.tell(wire.done(row.stream, status, asked=row.prompts()))
         self._stream.settle(row.number)
         self._tell_over(row.number)
 
@@ -215,7 +217,7 @@ class Ending:
         )
         is_error = error is not None
         frame = wire.done(
-            row.stream, outcome, asked=row.asked_ids(), body=text, error=is_error, continuation=bool(row.continues)
+            row.stream, outcome, asked=row.prompts(), body=text, error=is_error, continuation=bool(row.continues)
         )
         self._stream.tell_live(frame)
 

@@ -63,7 +63,7 @@ class Record:
     def text(self) -> str:
         """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""
         text = self.transcript.text()
-        waits = [row.said for row in self.turns.open() if row.said != "[]"]
+        waits = [row.new_messages for row in self.turns.open() if row.new_messages != "[]"]
         if not waits:
             return text
         ids = [id for id, _ in self.transcript.ids()]

@@ -86,7 +86,7 @@ class Resuming:
         self._turns.set(number, recovering_at=row.recovering_at or self._now())
         self._stream.drop()
         self._stream.tell(wire.recovering(row.id, is_so=True))
-        frame = wire.done(row.stream, "recovering", asked=row.asked_ids(), continuation=bool(row.continues))
+        frame = wire.done(row.stream, "recovering", asked=row.prompts(), continuation=bool(row.continues))
         self._stream.tell_live(frame)
         self._stream.tell_messages(self._record.text)
         self._stream.begin_again(step)

@@ -31,26 +31,26 @@ class Steering:
         """Have something join the turn that does a run, once for each key."""
         row, message = self._turns.get(run), _message(run, key, text)
         if message["id"] in self._transcript.known() or any(
-            message["id"] in ids_of(one.said) for one in self._turns.open()
+            message["id"] in ids_of(one.new_messages) for one in self._turns.open()
         ):
             return "joined"
         if row is None or not row.is_open or row.output is not None or self._interrupts.is_cancelled(row):
             return "over"
         if self._actor.kind.overrides("respond") and row.status == "running":
             return "deaf"
-        said: list[UIMessage] = msgspec.json.decode(row.said)
-        self._turns.set(row.number, said=msgspec.json.encode([*said, message]).decode())
+        said: list[UIMessage] = msgspec.json.decode(row.new_messages)
+        self._turns.set(row.number, new_messages=msgspec.json.encode([*said, message]).decode())
         self._record.tell_all()
         return "joined"
 
     def join(self, number: int) -> bool:
         """Add the messages received during the turn to the conversation, in this slice. Returns `False` without any."""
-        said: list[UIMessage] = msgspec.json.decode(self._record.row(number).said)
+        said: list[UIMessage] = msgspec.json.decode(self._record.row(number).new_messages)
         for message in said:
             self._transcript.put(message)
         if said:
             self._transcript.add(said[-1]["id"], request_of(said))
-            self._turns.set(number, said="[]")
+            self._turns.set(number, new_messages="[]")
         return bool(said)
 
 

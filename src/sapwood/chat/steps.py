@@ -218,14 +218,14 @@ class Steps:
 
     def _is_asking(self, number: int) -> bool:
         """Return whether somebody was asked about a tool call and has not answered."""
-        return any(call.is_open and call.asked not in SOON for call in self._turns.calls(number))
+        return any(call.is_open and call.answerer not in SOON for call in self._turns.calls(number))
 
     def _answers(self, number: int) -> dict[str, tuple[str, Any]]:
         """Return what was answered for tool calls that the turn waited for."""
         return {
             call.id: tuple(msgspec.json.decode(call.answer))
             for call in self._turns.calls(number)
-            if call.answer is not None and call.asked not in SOON
+            if call.answer is not None and call.answerer not in SOON
         }
 
     def _loop_turn(self, row: Row) -> LoopTurn:
@@ -322,7 +322,7 @@ class Steps:
             self._expect_clients(row, history)
             self._delegating.begin(row, history[-1])
         # What others answered is in the message already; clients of a continuation do not know the call any more.
-        runs = {call.id for call in self._turns.calls(row.number) if call.asked == "run"}
+        runs = {call.id for call in self._turns.calls(row.number) if call.answerer == "run"}
         known = {id for id, (kind, _) in answers.items() if kind != "approved" and (kind == "failed" or id not in runs)}
         acted = await LOOP.act(
             turn,

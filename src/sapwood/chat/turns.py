@@ -20,8 +20,8 @@ from sapwood.runs.runnable import O_co
 from sapwood.storage.database import Database
 
 ALL = (
-    "SELECT number, id, message, asked, run, status, continues, back_to, said, body, client_tools, steps,"
-    " retries, usage, output, error, reason, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
+    "SELECT number, id, message, prompt_ids, run, status, continues, last_kept, new_messages, body, client_tools,"
+    " steps, retries, usage, output, error, reason, next_seq, recovering_at, created_at, ended_at FROM sapwood_turns "
 )
 OPEN = ("queued", "running", "waiting")
 JOINED = "[]"
@@ -68,12 +68,12 @@ class Row(NamedTuple):
     number: int
     id: str
     message: str
-    asked: str
+    prompt_ids: str
     run: str | None
     status: str
     continues: int
-    back_to: str | None
-    said: str
+    last_kept: str | None
+    new_messages: str
     body: str
     client_tools: str
     steps: int
@@ -96,8 +96,8 @@ class Row(NamedTuple):
         """What its frames are called by: each time it goes on after a wait, by another name."""
         return self.id if not self.continues else f"{self.id}-{self.continues}"
 
-    def asked_ids(self) -> list[str]:
-        return msgspec.json.decode(self.asked)
+    def prompts(self) -> list[str]:
+        return msgspec.json.decode(self.prompt_ids)
 
     def tools(self) -> list[dict[str, Any]]:
         return msgspec.json.decode(self.client_tools)
@@ -117,15 +117,15 @@ class ToolCall(NamedTuple):
     status: str | None
     result: str | None
     error: str | None
-    asked: str | None
+    answerer: str | None
     """`approval`, `client` or `run`; `client soon` or `run soon` while other tools of the same answer still run."""
     answer: str | None
-    go_on: int
+    auto_continue: int
 
     @property
     def is_open(self) -> bool:
         """Whether the call waits for an answer."""
-        return self.asked is not None and self.answer is None
+        return self.answerer is not None and self.answer is None
 
     def returned(self) -> tuple[Any, Outcome] | None:
         """Return the result or the answer of the call and how it ended, or `None` if that is unknown."""
@@ -139,7 +139,9 @@ class ToolCall(NamedTuple):
         return (value, "failed" if kind == "failed" else "success") if kind in ("done", "failed") else None
 
 
-ALL_CALLS = "SELECT id, turn, name, input, status, result, error, asked, answer, go_on FROM sapwood_tool_calls "
+ALL_CALLS = (
+    "SELECT id, turn, name, input, status, result, error, answerer, answer, auto_continue FROM sapwood_tool_calls "
+)
 
 
 class Turns:
@@ -168,7 +170,8 @@ class Turns:
         for schema in (CHAT, CHUNKS):
             self._db.ensure(schema)
         self._db.execute(
-            "INSERT INTO sapwood_turns (id, message, asked, run, status, said, body, client_tools, created_at)"
+            "INSERT INTO sapwood_turns"
+            " (id, message, prompt_ids, run, status, new_messages, body, client_tools, created_at)"
             " VALUES (?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
             id,
             message,
@@ -196,7 +199,7 @@ class Turns:
 
     def last(self) -> Row | None:
         """Return the last turn, but for those that were skipped, or cancelled before they began."""
-        never_begun = f"(status = 'skipped' OR (status = 'cancelled' AND said <> '{JOINED}'))"
+        never_begun = f"(status = 'skipped' OR (status = 'cancelled' AND new_messages <> '{JOINED}'))"
         rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
 
@@ -269,7 +272,7 @@ class Turns:
     def ask_about(self, id: str, turn: int, name: str, input: str, whom: str) -> None:
         """Record that the turn waits for an answer."""
         self._put_call(id, turn, name, input)
-        self._db.execute("UPDATE sapwood_tool_calls SET asked = ? WHERE id = ?", whom, id)
+        self._db.execute("UPDATE sapwood_tool_calls SET answerer = ? WHERE id = ?", whom, id)
 
     def _put_call(self, id: str, turn: int, name: str, input: str) -> None:
         self._db.execute(
@@ -291,7 +294,7 @@ class Turns:
     def answer_call(self, id: str, kind: str, value: Any, *, go_on: bool) -> None:
         """Record the answer to a question."""
         self._db.execute(
-            "UPDATE sapwood_tool_calls SET answer = ?, go_on = ? WHERE id = ?",
+            "UPDATE sapwood_tool_calls SET answer = ?, auto_continue = ? WHERE id = ?",
             msgspec.json.encode([kind, value]).decode(),
             int(go_on),
             id,
@@ -310,9 +313,9 @@ SETTING = {
         "status",
         "run",
         "continues",
-        "said",
-        "back_to",
-        "asked",
+        "new_messages",
+        "last_kept",
+        "prompt_ids",
         "usage",
         "steps",
         "retries",

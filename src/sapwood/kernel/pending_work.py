@@ -33,6 +33,7 @@ def pending_work(database: Database) -> PendingWork:
         fibers=value("fibers", "SELECT count(*) FROM sapwood_fibers WHERE due_at IS NOT NULL") or 0,
         next_schedule_at=value(
             "calls",
-            "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND wish IS NOT NULL ORDER BY due_at LIMIT 1",
+            "SELECT due_at FROM sapwood_calls WHERE due_at IS NOT NULL AND schedule IS NOT NULL"
+            " ORDER BY due_at LIMIT 1",
         ),
     )

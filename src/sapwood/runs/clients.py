@@ -234,7 +234,7 @@ def started(row: Row, *, replay: bool = False) -> str:
         "runId": row.id,
         "agentType": row.type,
         "inputPreview": msgspec.json.decode(row.input),
-        "order": row.place,
+        "order": row.position,
     }
     if row.mode == "persistent":
         told["agentName"] = row.name

@@ -23,8 +23,8 @@ RUNS = Schema("sapwood.runs", "runs")
 CLEARED = Schema("sapwood.runs", "cleared")
 ALL = (
     "SELECT number, id, work, tool_call, type, name, status, input, output, summary, error, reason, still_running,"
-    " cancelled, place, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
-    " remote, given_by, bytes, pinned FROM sapwood_runs "
+    " cancelled, position, display, options, usage, seq, delivered, trace, deadline_at, started_at, ended_at, mode,"
+    " remote, created_by, bytes, pinned FROM sapwood_runs "
 )
 OPEN = ("queued", "running")
 HARD = ("completed", "failed", "cancelled")
@@ -60,7 +60,7 @@ class Row(NamedTuple):
     reason: str | None
     still_running: int
     cancelled: str | None
-    place: int
+    position: int
     display: str | None
     options: str
     usage: str
@@ -72,7 +72,7 @@ class Row(NamedTuple):
     ended_at: float | None
     mode: str
     remote: str | None
-    given_by: str | None
+    created_by: str | None
     bytes: int
     pinned: int
 
@@ -256,7 +256,7 @@ def parent_run(row: Row) -> str | None:
 
 def given_with(row: Row) -> dict[str, Any]:
     """Return what is told of how a run was given."""
-    told: dict[str, Any] = {"input": msgspec.json.decode(row.input), "order": row.place}
+    told: dict[str, Any] = {"input": msgspec.json.decode(row.input), "order": row.position}
     if row.tool_call is not None:
         told["toolCallId"] = row.tool_call
     if row.display is not None:
@@ -364,14 +364,14 @@ class Registry:
         """Return how often a run of another server with this id was cleared."""
         if not self._db.has(CLEARED):
             return 0
-        rows = self._db.execute("SELECT times FROM sapwood_cleared_runs WHERE run = ?", _digest(id))
+        rows = self._db.execute("SELECT clears FROM sapwood_cleared_runs WHERE run = ?", _digest(id))
         return rows[0][0] if rows else 0
 
     def count_cleared(self, id: str) -> None:
         """Count that a run of another server with this id is cleared."""
         self._db.ensure(CLEARED)
         self._db.execute(
-            "INSERT INTO sapwood_cleared_runs VALUES (?, 1) ON CONFLICT (run) DO UPDATE SET times = times + 1",
+            "INSERT INTO sapwood_cleared_runs VALUES (?, 1) ON CONFLICT (run) DO UPDATE SET clears = clears + 1",
             _digest(id),
         )
 
@@ -393,7 +393,7 @@ def shown(row: Row) -> Run[Any]:
         reason=row.reason,
         still_running=bool(row.still_running),
         tool_call=row.tool_call,
-        order=row.place,
+        order=row.position,
         mode=row.mode,  # pyright: ignore[reportArgumentType]
         usage=msgspec.json.decode(row.usage),
         started_at=_time(row.started_at),

@@ -206,7 +206,7 @@ class Sweeper:
         agenda = self._actor.of(Agenda)
         return (
             (row.work is not None and self._agent._wants(row.work))
-            or (row.given_by is not None and agenda.is_under_way(row.given_by))
+            or (row.created_by is not None and agenda.is_under_way(row.created_by))
             or agenda.fibers.is_under_way(f"run {row.id}", "_sapwood_follow_run")
             or bool(agenda.calls.find("WHERE queue = ? LIMIT 1", f"run {row.id}"))
             or self._is_at_work(row)

@@ -419,7 +419,7 @@ class Operator:
         if not database.exists or not _has_table(database, "sapwood_dead_letters"):
             return []
         _, rows = database.look(
-            "SELECT number, method, arguments, code, error, attempts, times, failed_at FROM sapwood_dead_letters"
+            "SELECT number, method, arguments, code, error, attempts, occurrences, failed_at FROM sapwood_dead_letters"
             " ORDER BY number",
             (),
             MOST_ROWS + 1,

@@ -5,20 +5,20 @@ CREATE TABLE sapwood_calls (
     due_at      REAL,                           -- seconds since the epoch, UTC; NULL: after the one before it in its queue
     method      TEXT NOT NULL,
     arguments   BLOB NOT NULL,                  -- msgpack: a map from parameter to value
-    wish        TEXT,                           -- JSON: when it is to be called; NULL: it was queued
-    same        TEXT,                           -- what makes two wishes the same one
-    queue        TEXT,                           -- which queue it is in; NULL: it was scheduled
+    schedule    TEXT,                           -- JSON: when it is to be called; NULL: it was queued
+    dedup_key   TEXT,                           -- a schedule with the same key replaces this one; NULL: none does
+    queue       TEXT,                           -- which queue it is in; NULL: it was scheduled
     retry       TEXT NOT NULL,                  -- JSON: attempts, base and most in seconds
-    failed      INTEGER NOT NULL DEFAULT 0,     -- how often this call has raised
-    died        INTEGER NOT NULL DEFAULT 0,     -- how often the process may have died of it
+    failures    INTEGER NOT NULL DEFAULT 0,     -- how often this call has raised
+    crashes     INTEGER NOT NULL DEFAULT 0,     -- how often the process may have died of it
     error       TEXT,                           -- what it raised last
     created_at  REAL NOT NULL,
-    trace       TEXT,                           -- W3C trace context of what wished it
-    times       INTEGER NOT NULL DEFAULT 0      -- how often it was over and moved on to its next time
+    trace       TEXT,                           -- W3C trace context of the code that stored it
+    occurrence  INTEGER NOT NULL DEFAULT 0      -- which one of a repeated call this is, from 0
 ) STRICT;
 
 CREATE INDEX sapwood_calls_by_due ON sapwood_calls (due_at) WHERE due_at IS NOT NULL;
-CREATE UNIQUE INDEX sapwood_calls_same ON sapwood_calls (same) WHERE same IS NOT NULL;
+CREATE UNIQUE INDEX sapwood_calls_by_dedup_key ON sapwood_calls (dedup_key) WHERE dedup_key IS NOT NULL;
 CREATE INDEX sapwood_calls_by_queue ON sapwood_calls (queue, number) WHERE queue IS NOT NULL;
 
 -- Calls that were given up. Nobody tries them again by themselves.
@@ -27,13 +27,13 @@ CREATE TABLE sapwood_dead_letters (
     origin      TEXT NOT NULL UNIQUE,           -- the id of the call or fiber; one that repeats has one letter
     method      TEXT NOT NULL,
     arguments   BLOB NOT NULL,
-    wish        TEXT,
-    queue        TEXT,
+    schedule    TEXT,
+    queue       TEXT,
     retry       TEXT NOT NULL,
     code        TEXT NOT NULL,                  -- why, in one word: the code of an error
     error       TEXT NOT NULL,                  -- why, in a sentence
     attempts    INTEGER NOT NULL,
-    times       INTEGER NOT NULL DEFAULT 1,     -- how often a call that repeats was given up
+    occurrences INTEGER NOT NULL DEFAULT 1,     -- how often a repeated call was given up
     created_at  REAL NOT NULL,
     failed_at   REAL NOT NULL,
     trace       TEXT

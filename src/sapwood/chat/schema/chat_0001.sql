@@ -22,12 +22,12 @@ CREATE TABLE sapwood_turns (
     number        INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT NOT NULL UNIQUE,         -- what its frames are called by; the client's request id, or ours
     message       TEXT NOT NULL,                -- the id of the assistant's message that it writes
-    asked         TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
+    prompt_ids    TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
     run           TEXT,                         -- the run it does for the agent's parent; NULL: it does none
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, failed, cancelled, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
-    back_to       TEXT,                         -- the last message that stays when it begins; NULL: all stay
-    said          TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
+    last_kept     TEXT,                         -- the id of the last message that stays when it begins; NULL: all stay
+    new_messages  TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
     body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run
     steps         INTEGER NOT NULL DEFAULT 0,   -- how often the model was asked
@@ -53,9 +53,9 @@ CREATE TABLE sapwood_tool_calls (
     status      TEXT,                           -- running, done or failed; NULL: it has not begun
     result      TEXT,                           -- JSON: what it returned
     error       TEXT,                           -- what it raised
-    asked       TEXT,                           -- whom it waits for: approval, client, run, the same soon; NULL: nobody
-    answer      TEXT,                           -- JSON: what they said, as kind and value
-    go_on       INTEGER NOT NULL DEFAULT 0,     -- 1 if they want the turn to go on
+    answerer    TEXT,                           -- who answers it: approval, client, run, the same soon; NULL: a tool runs
+    answer      TEXT,                           -- JSON: the answer, as kind and value
+    auto_continue INTEGER NOT NULL DEFAULT 0,   -- 1 if the turn continues after the answer
     created_at  REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 

@@ -15,8 +15,8 @@ CREATE INDEX sapwood_children_deleted ON sapwood_children (generation) WHERE del
 
 -- How many children are alive, so that nobody has to count them.
 CREATE TABLE sapwood_children_count (
-    only   INTEGER PRIMARY KEY CHECK (only = 1),
-    alive  INTEGER NOT NULL
+    singleton  INTEGER PRIMARY KEY CHECK (singleton = 1),
+    alive      INTEGER NOT NULL
 ) STRICT;
 
 INSERT INTO sapwood_children_count VALUES (1, 0);

@@ -16,6 +16,6 @@ CREATE INDEX sapwood_nested_progress ON sapwood_nested_events (run) WHERE kind =
 
 -- Where the stream of these events resumes.
 CREATE TABLE sapwood_nested_position (
-    only    INTEGER PRIMARY KEY CHECK (only = 1),
-    cursor  TEXT NOT NULL
+    singleton  INTEGER PRIMARY KEY CHECK (singleton = 1),
+    cursor     TEXT NOT NULL
 ) STRICT;

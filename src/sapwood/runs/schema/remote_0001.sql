@@ -1,7 +1,7 @@
 -- At a root whose tree uses agents of other servers: the secret that the names of their sessions derive from.
 CREATE TABLE sapwood_remote_secret (
-    only    INTEGER PRIMARY KEY CHECK (only = 1),
-    secret  BLOB NOT NULL
+    singleton  INTEGER PRIMARY KEY CHECK (singleton = 1),
+    secret     BLOB NOT NULL
 ) STRICT;
 
 -- The sessions of the tree on other servers whose runs may not be over. A row is written before the run is

@@ -15,7 +15,7 @@ CREATE TABLE sapwood_runs (
     reason        TEXT,                        -- why it was cancelled or interrupted
     still_running INTEGER NOT NULL DEFAULT 0,  -- 1 if it was given up although the sub-agent may still work on it
     cancelled     TEXT,                        -- the tombstone: why it is not to go on; NULL: it is
-    place         INTEGER NOT NULL DEFAULT 0,  -- its place among those of the same tool call
+    position      INTEGER NOT NULL DEFAULT 0,  -- its position among those of the same tool call
     display       TEXT,                        -- JSON: what clients may show of it
     options       TEXT NOT NULL DEFAULT '{}',  -- JSON: what else was asked of it
     usage         TEXT NOT NULL DEFAULT '{}',  -- JSON: tokens and cost, by model
@@ -26,7 +26,7 @@ CREATE TABLE sapwood_runs (
     deadline_at   REAL,
     started_at    REAL NOT NULL,
     ended_at      REAL,
-    given_by      TEXT,                        -- the fiber, or stored call, that gave it, and may come by it again
+    created_by    TEXT,                        -- the fiber, or stored call, that started it, and may start it again
     bytes         INTEGER NOT NULL DEFAULT 0,  -- what its sub-agent holds, with all below, when last measured
     pinned        INTEGER NOT NULL DEFAULT 0   -- 1 if it is kept whatever run_retention says
 ) STRICT;
