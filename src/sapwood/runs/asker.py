@@ -131,9 +131,9 @@ class Asker:
                 if not answered.done():
                     await answered
         except CancelledError:
-            if actor.dropped is None:  # the code waits no longer: a timeout of its own, or the end of its fiber
-                if self._own.withdraw(row.id):
-                    actor.of(Questions).answered()
+            # The code waits no longer: a timeout of its own, or the end of its fiber.
+            if actor.dropped is None and self._own.withdraw(row.id):
+                actor.of(Questions).answered()
             raise
         finally:
             self._own.stop_waiting(row.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -225,7 +225,7 @@ SLOW = 0.5
 async def running(
     app: App,
     *,
-    models: Mapping[type[Agent[Any]], Any] | None = None,
+    models: Mapping[type[Any], Any] | None = None,
     slow_slices: str = "fail",
     timings: Timings = DEFAULTS,
     **settings: Any,
@@ -244,13 +244,17 @@ async def running(
 
 
 @contextmanager
-def _replaced(models: Mapping[type[Agent[Any]], Any]) -> Iterator[None]:
+def _replaced(models: Mapping[type[Any], Any]) -> Generator[None, None, None]:
     with ExitStack() as replaced:
         for cls, model in models.items():
             if not hasattr(cls, "get_model"):
                 raise UsageError(f"models: {cls.__name__} is not a chat agent, so it has no model.")
-            replaced.enter_context(patch.object(cls, "get_model", lambda _, model=model: model))
+            replaced.enter_context(patch.object(cls, "get_model", _getter(model)))
         yield
+
+
+def _getter(model: object) -> Callable[[object], object]:
+    return lambda agent: model
 
 
 @asynccontextmanager
