@@ -104,7 +104,7 @@ class Planner(Agent):
     async def dead(self) -> list[tuple[str, str, int, int]]:
         """Return what was given up: text, code, attempts, times."""
         letters = self.dead_letters.list()
-        return [(letter.arguments["text"], letter.code, letter.attempts, letter.times) for letter in letters]
+        return [(letter.arguments["text"], letter.code, letter.attempts, letter.occurrences) for letter in letters]
 
     async def dead_ids(self) -> list[str]:
         return [letter.id for letter in self.dead_letters.list()]

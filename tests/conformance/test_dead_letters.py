@@ -75,7 +75,7 @@ class Careless(Agent):
         assert letter.method == "divide"
         assert letter.arguments == {"number": 1, "by": 0}
         assert letter.code == "crashed"
-        assert (letter.attempts, letter.times) == (3, 1)
+        assert (letter.attempts, letter.occurrences) == (3, 1)
         return [letter.error, letter.failed_at.isoformat()]
 
 

@@ -125,7 +125,7 @@ def many() -> list[RenderableType]:
     branch |= {"queued_calls": 1, "runs": 1, "fibers": 1, "next_schedule_at": HOSTILE}
     tree = {"count": 1, "sockets": 0, "ready": True, "roots": [branch], "unanswered": [HOSTILE]}
     letter = {"agent": HOSTILE, "id": HOSTILE, "method": HOSTILE, "arguments": {HOSTILE: HOSTILE}, "code": HOSTILE}
-    letter |= {"error": HOSTILE, "attempts": 1, "times": 1, "failed_at": "2026-01-01T00:00:00+00:00"}
+    letter |= {"error": HOSTILE, "attempts": 1, "occurrences": 1, "failed_at": "2026-01-01T00:00:00+00:00"}
     unread = {"address": HOSTILE, "error": HOSTILE}
     run = {"id": HOSTILE, "agent": f"{HOSTILE}:a", "status": HOSTILE, "ended_at": None, "bytes": 1, "pinned": False}
     parameters = {"properties": {HOSTILE: {"title": HOSTILE}}, "required": []}

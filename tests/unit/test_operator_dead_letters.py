@@ -96,7 +96,7 @@ async def test_all_dead_letters_of_all_trees_are_found_and_nobody_is_woken(app: 
                 "code": "crashed",
                 "error": "OSError: no oil for hall",
                 "attempts": 1,
-                "times": 1,
+                "occurrences": 1,
             }.items()
         )
         assert not any(tree.actors for tree in world.node.trees.values())

@@ -106,8 +106,8 @@ class DeadLetter:
     """The last error message."""
     attempts: int
     """The number of attempts."""
-    times: int
-    """How often all attempts failed; more than once only for a repeated call."""
+    occurrences: int
+    """The number of occurrences whose attempts all failed. It is 1, except for a repeating call."""
     failed_at: datetime
     """When the last attempt failed."""
 
@@ -516,8 +516,10 @@ class StoredCalls:
             " ORDER BY number"
         )
         return [
-            DeadLetter(self.id_of(number), method, shown(arguments), code, error, attempts, times, time_of(failed_at))
-            for number, method, arguments, code, error, attempts, times, failed_at in rows
+            DeadLetter(
+                self.id_of(number), method, shown(arguments), code, error, attempts, occurrences, time_of(failed_at)
+            )
+            for number, method, arguments, code, error, attempts, occurrences, failed_at in rows
         ]
 
     def take_dead_letter(self, id: str) -> tuple[str, bytes, str | None, str] | None:

@@ -114,7 +114,7 @@ class Letter:
     """Why, in one word."""
     error: str
     attempts: int
-    times: int
+    occurrences: int
     failed_at: str
     """The last time it was given up, as ISO 8601."""
 
@@ -433,10 +433,10 @@ class Operator:
                 code,
                 error,
                 attempts,
-                times,
+                occurrences,
                 str(_time(failed_at)),
             )
-            for number, method, arguments, code, error, attempts, times, failed_at in rows
+            for number, method, arguments, code, error, attempts, occurrences, failed_at in rows
         ]
 
     async def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
