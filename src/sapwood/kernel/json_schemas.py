@@ -6,8 +6,9 @@ A schema with another keyword is refused, so that no constraint is silently igno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 from sapwood.errors import UsageError
 
@@ -44,16 +45,33 @@ NOTES = frozenset(
 )
 """Keywords that describe, and constrain nothing."""
 DEEPEST = 50
+MOST_CHECKS = 20_000
+"""How often values of one answer are compared with schemas. Choices in a recursive schema multiply the comparisons."""
+
+
+class TooMuch(Exception):
+    """An answer takes too many comparisons."""
+
+
+class Checks(NamedTuple):
+    """One comparison of an answer with a schema."""
+
+    root: Mapping[str, Any]
+    left: Iterator[int]
+    """Yields as often as a value may still be compared."""
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a schema has a keyword that is not checked."""
+    """Raise `UsageError` if a schema has a keyword that is not checked, or one with a value that cannot be."""
     for one in _schemas_in(schema):
         if unknown := [keyword for keyword in one if keyword not in CHECKED | NOTES]:
             raise UsageError(
                 f"The schema has the keyword {unknown[0]!r}, which is not supported. Supported keywords: "
                 f"{', '.join(sorted(CHECKED))}."
             )
+        for keyword, fits in FORMS.items():
+            if keyword in one and not fits(one[keyword]):
+                raise UsageError(f"The schema has the keyword {keyword!r} with an invalid value: {one[keyword]!r}.")
         reference = one.get("$ref")
         if reference is not None and _referred(schema, reference) is None:
             raise UsageError(f"The schema refers to {reference!r}, which is not in its $defs.")
@@ -61,7 +79,46 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 def problem_of(schema: Mapping[str, Any], value: Any) -> str | None:
     """Return in a sentence why a value does not fit a schema; `None` if it fits."""
-    return _problem(schema, schema, value, "The answer", 0)
+    try:
+        return _problem(Checks(schema, iter(range(MOST_CHECKS))), schema, value, "The answer", 0)
+    except TooMuch:
+        return "The answer is too large to be checked."
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
+def _is_list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(fits, cast("Sequence[Any]", value)))
+
+
+def _are_named_schemas(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_schema, cast("Mapping[str, Any]", value).values()))
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, str) and value in TYPES
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except re.error:
+        return False
+
+
+FORMS: dict[str, Callable[[Any], bool]] = {
+    "type": lambda value: _is_type(value) or _is_list_of(_is_type)(value),
+    "enum": _is_list_of(lambda value: True),
+    "required": _is_list_of(lambda value: isinstance(value, str)),
+    "pattern": _is_pattern,
+    **dict.fromkeys(("properties", "$defs"), _are_named_schemas),
+    **dict.fromkeys(("items", "additionalProperties"), _is_schema),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), _is_list_of(_is_schema)),
+    **dict.fromkeys(LIMITS, TYPES["number"]),
+}
+"""What the value of each keyword must be."""
 
 
 def _schemas_in(schema: Any) -> list[Mapping[str, Any]]:
@@ -69,9 +126,11 @@ def _schemas_in(schema: Any) -> list[Mapping[str, Any]]:
     if not isinstance(schema, Mapping):
         return []
     known = cast("Mapping[str, Any]", schema)
-    found: list[Any] = [*known.get("$defs", {}).values(), *known.get("properties", {}).values()]
-    found += [*known.get("anyOf", ()), *known.get("oneOf", ()), *known.get("allOf", ())]
-    found += [known.get("items"), known.get("additionalProperties")]
+    found: list[Any] = [known.get("items"), known.get("additionalProperties")]
+    for keyword in ("$defs", "properties"):
+        found += known[keyword].values() if isinstance(known.get(keyword), Mapping) else ()
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        found += known[keyword] if isinstance(known.get(keyword), list | tuple) else ()
     return [known, *(inner for one in found for inner in _schemas_in(one))]
 
 
@@ -82,17 +141,35 @@ def _referred(root: Mapping[str, Any], reference: Any) -> Any:
     return root.get("$defs", {}).get(name) if prefix == "#/$defs" else None
 
 
-def _problem(root: Mapping[str, Any], schema: Any, value: Any, at: str, depth: int) -> str | None:
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return what searches a text for a pattern, in linear time if possible: the text is a client's."""
+    try:
+        from pydantic_core import SchemaValidator, core_schema
+
+        found = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except Exception:  # noqa: BLE001 - Pydantic is not installed, or its engine does not have what the pattern needs
+        compiled = re.compile(pattern)
+        return lambda text: compiled.search(text) is not None
+    return found.isinstance_python
+
+
+def _problem(checks: Checks, schema: Any, value: Any, at: str, depth: int) -> str | None:
     if schema is True or schema == {}:
         return None
     if schema is False or depth > DEEPEST:
         return f"{at} is not allowed."
+    if next(checks.left, None) is None:
+        raise TooMuch
     if "$ref" in schema:
-        schema = {**_referred(root, schema["$ref"]), **{key: one for key, one in schema.items() if key != "$ref"}}
+        referred = _referred(checks.root, schema["$ref"])
+        deeper = depth + (isinstance(referred, Mapping) and "$ref" in referred)  # it may refer to itself
+        if (problem := _problem(checks, referred, value, at, deeper)) is not None:
+            return problem
     return (
         _problem_of_value(schema, value, at)
-        or _problem_of_choice(root, schema, value, at, depth)
-        or _problem_inside(root, schema, value, at, depth)
+        or _problem_of_choice(checks, schema, value, at, depth)
+        or _problem_inside(checks, schema, value, at, depth)
     )
 
 
@@ -108,30 +185,32 @@ def _problem_of_value(schema: Mapping[str, Any], value: Any, at: str) -> str | N
         kind = "number" if keyword in NUMBERS else "string" if keyword in TEXTS else "array"
         if keyword in schema and TYPES[kind](value) and not fits(measure(value), schema[keyword]):
             return f"{at} must be {text.format(schema[keyword])}."
-    if "pattern" in schema and isinstance(value, str) and re.search(schema["pattern"], value) is None:
+    if "pattern" in schema and isinstance(value, str) and not _matcher(schema["pattern"])(value):
         return f"{at} must match the pattern {schema['pattern']}."
     return None
 
 
-def _problem_of_choice(
-    root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, at: str, depth: int
-) -> str | None:
+def _problem_of_choice(checks: Checks, schema: Mapping[str, Any], value: Any, at: str, depth: int) -> str | None:
     for one in schema.get("allOf", ()):
-        if (problem := _problem(root, one, value, at, depth + 1)) is not None:
+        if (problem := _problem(checks, one, value, at, depth + 1)) is not None:
             return problem
     for keyword in ("anyOf", "oneOf"):
-        problems = [_problem(root, one, value, at, depth + 1) for one in schema.get(keyword, ())]
+        problems: list[str | None] = []
+        for one in schema.get(keyword, ()):
+            problems.append(_problem(checks, one, value, at, depth + 1))
+            if keyword == "anyOf" and problems[-1] is None:
+                break
         fitting = problems.count(None)
         if problems and (not fitting or (keyword == "oneOf" and fitting > 1)):
             return problems[0] or f"{at} fits more than one of the allowed forms."
     return None
 
 
-def _problem_inside(root: Mapping[str, Any], schema: Mapping[str, Any], value: Any, at: str, depth: int) -> str | None:
+def _problem_inside(checks: Checks, schema: Mapping[str, Any], value: Any, at: str, depth: int) -> str | None:
     if isinstance(value, list):
         for number, one in enumerate(cast("list[Any]", value)):
             if (
-                problem := _problem(root, schema.get("items", True), one, f"Item {number} of it", depth + 1)
+                problem := _problem(checks, schema.get("items", True), one, f"Item {number} of it", depth + 1)
             ) is not None:
                 return problem
     if not isinstance(value, dict):
@@ -142,6 +221,6 @@ def _problem_inside(root: Mapping[str, Any], schema: Mapping[str, Any], value: A
     others = schema.get("additionalProperties", True)
     for name, one in fields.items():
         inner = properties.get(name, others)
-        if (problem := _problem(root, inner, one, f"The field {name!r}", depth + 1)) is not None:
+        if (problem := _problem(checks, inner, one, f"The field {name!r}", depth + 1)) is not None:
             return problem
     return None
