@@ -13,10 +13,10 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.conformance.errands import Bench
 from tests.conformance.served import Served, served, type_of
-from tests.conformance.worlds import Run, asleep
+from tests.conformance.worlds import Run, asleep, until
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Question, Refused, SapwoodError, tool
+from sapwood import Agent, App, ChatAgent, Limits, Question, Refused, SapwoodError, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import InvalidArguments, UsageError
 from sapwood.runs.decisions import Decisions
@@ -82,6 +82,14 @@ class Asks(Agent):
                 async with asyncio.timeout(30):
                     return await self.questions.ask(f"Now? {attempt}", key=key)
         return "nobody came"
+
+    async def out_of_time(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                return await self.questions.ask("Now? 0", key="now")
+        self.deps.log.append("out of time")
+        await asyncio.sleep(30)
+        return await self.questions.ask("Now? 1", key="now")
 
     async def twice_the_same_key(self) -> str:
         await asyncio.gather(*(self.questions.ask("What?", key="k") for _ in range(2)))
@@ -291,6 +299,18 @@ async def test_code_that_stops_waiting_withdraws_its_question(run: Run, method: 
         assert await agent.questions.list() == []
 
 
+async def test_code_that_stops_waiting_before_the_question_is_durable_withdraws_it(run: Run) -> None:
+    bench = Bench()
+    async with run(Asks, deps=bench) as world:
+        agent = await world.get_agent(Asks, "a")
+        await agent.begin("out_of_time")
+        await until(lambda: "out of time" in bench.log)
+        assert await agent.questions.list() == []
+        await world.clock.advance(31)
+        assert await agent.questions.answer(await listed(agent, "Now? 1"), "yes")
+        assert await agent.outcome() == "yes"
+
+
 class AskLowest(Agent):
     """Asks in a run."""
 
@@ -489,6 +509,20 @@ async def test_clients_of_the_agent_and_of_those_above_are_sent_the_question_and
         child = await one.world.get_agent(AskDesk, "d", sub=[(Asks, "a")])
         with pytest.raises(SapwoodError, match="The question was denied"):
             await child.outcome()
+
+
+async def test_an_answer_that_is_too_large_is_refused_in_a_frame() -> None:
+    async with served(App(agents=[Asks], deps=Bench()), limits=Limits(payload_bytes=5000)) as one:
+        agent = await one.world.get_agent(Asks, "a")
+        await agent.begin("denied")
+        question = await listed(agent, "May I?")
+        client = await one.join("/agents/asks/a")
+        answer = {"type": "cf_agent_tool_result", "toolCallId": question.id, "path": []}
+        await client.send(answer | {"output": "x" * 6000})
+        refused = await client.until(lambda frame: type_of(frame) == "sapwood_questions" and "refused" in frame)
+        assert "at most 5000 bytes" in refused["refused"]["reason"]
+        await client.send(answer | {"output": "yes"})
+        assert await agent.outcome() == "yes"
 
 
 class AskWaiter(ChatAgent):

@@ -56,7 +56,6 @@ class Asker:
         row = self._own.find(work.id, name) or self._add(question, work, name)
         if row.answer is None:
             work.progressed()  # each time that it comes by: it may wait through many restarts
-        await actor.leave()
         try:
             kind, value = await self._answer(row, work)
         except CancelledError:
@@ -112,6 +111,7 @@ class Asker:
         """Return how a question was answered, once it is."""
         actor = self._actor
         try:
+            await actor.leave()
             while True:
                 actor.check_live()
                 found = self._own.find(row.work, row.key)

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from sapwood.address import Address, PathSegment
-from sapwood.errors import InvalidArguments, NotFound, Refused, Unavailable, UsageError
+from sapwood.errors import InvalidArguments, NotFound, OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.kernel.context import current
 from sapwood.kernel.outbox import Outbox
@@ -371,7 +371,7 @@ class Questions:
                 why = NOT_OPEN
         except Shut:
             why = NOT_ALLOWED
-        except Refused as refused:
+        except (Refused, OverLimit) as refused:
             why = str(refused)
         except Unavailable:
             why = UNREACHABLE
