@@ -575,7 +575,7 @@ class Agent(AgentBase, Generic[S]):
 
     async def _sapwood_run_finished(self, run: Run) -> None:
         """Call the hook for the end of a run; the framework's own."""
-        await self.on_run_finish(run)
+        await self.on_run_finish(self._actor.of(Outcomes).reported(run))
 
     async def _sapwood_sweep_runs(self) -> None:
         """Take away the runs that are not to be kept any longer; the framework's own."""

@@ -199,6 +199,32 @@ async def test_the_output_of_a_run_is_of_the_type_that_its_class_declares(run: R
         assert await (await world.get_agent(Head, "h")).listed() == ["Recipe"] * 4
 
 
+class Hooked(Agent):
+    migrations = ("CREATE TABLE finished (output TEXT NOT NULL) STRICT",)
+
+    async def cook(self) -> None:
+        await self.run_agent(Smith, 1)
+        await self.run_agent(Cook, "go")
+        await self.run_agent(Liar, 1)
+
+    async def on_run_finish(self, run: Run) -> None:
+        self.sql("INSERT INTO finished VALUES (?)", repr(run.output))
+
+    async def finished(self) -> list[str]:
+        return [str(row["output"]) for row in self.sql("SELECT output FROM finished")]
+
+
+async def test_the_output_of_a_run_is_typed_in_on_run_finish(run: RunWorld) -> None:
+    async with run(Hooked) as world:
+        hooked = await world.get_agent(Hooked, "h")
+        await hooked.cook()
+        for _ in range(100):
+            if len(await hooked.finished()) == 3:
+                break
+            await world.clock.advance(1)
+        assert sorted(await hooked.finished()) == sorted([repr(PIE), repr(PIE), "None"])
+
+
 async def test_the_outputs_of_several_runs_are_typed(run: RunWorld) -> None:
     async with run(Head) as world:
         outputs = await (await world.get_agent(Head, "h")).together()

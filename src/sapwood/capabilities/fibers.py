@@ -79,7 +79,6 @@ class Fibers:
         self._db = actor.database
         self._calls = calls
         self._rows = FiberRows(actor.database, actor.host.clock, calls)
-        """Raises while nothing new can be begun."""
         self._changed = changed
         """Told when one begins, with the time, and when one ends, with when it is due again."""
         self._alive: dict[int, Call] = {}
