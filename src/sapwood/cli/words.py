@@ -9,7 +9,11 @@ UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 
 def counted(count: int, what: str) -> str:
     """Return a count with its noun; the first word of `what` that ends in an s is the plural."""
-    return f"{count} {re.sub(r's(?= |$)', '', what, count=1) if count == 1 else what}"
+    return f"{count} {re.sub(r'(ie)?s(?= |$)', _singular, what, count=1) if count == 1 else what}"
+
+
+def _singular(ending: re.Match[str]) -> str:
+    return "y" if ending[1] else ""
 
 
 def ago(seconds: float) -> str:
