@@ -14,15 +14,15 @@ TURNS_PER_MINUTE = 3
 class Account(Agent):
     """The root of one user. The conversations of the user are its sub-agents."""
 
-    migrations = ("CREATE TABLE turns (id TEXT PRIMARY KEY, at REAL) STRICT",)
+    migrations = ("CREATE TABLE turns (at REAL) STRICT",)
 
-    async def count(self, turn: str) -> None:
+    async def count(self) -> None:
         now = time.time()
         self.sql("DELETE FROM turns WHERE at < ?", now - 60)
-        others = self.sql("SELECT count(*) FROM turns WHERE id <> ?", turn).scalar(int)
-        if others >= TURNS_PER_MINUTE:
+        turns = self.sql("SELECT count(*) FROM turns").scalar(int)
+        if turns >= TURNS_PER_MINUTE:
             raise Refused(f"The limit is {TURNS_PER_MINUTE} messages a minute.")
-        self.sql("INSERT OR IGNORE INTO turns VALUES (?, ?)", turn, now)
+        self.sql("INSERT INTO turns VALUES (?)", now)
 
     # --8<-- [end:account]
     async def say(self, conversation: str, message: str) -> str:
@@ -38,7 +38,7 @@ class Conversation(ChatAgent):
 
     async def before_turn(self, turn: Turn) -> None:
         account = await self.parent_agent(Account)
-        await account.count(turn.id)
+        await account.count()
 
 
 # --8<-- [end:conversation]

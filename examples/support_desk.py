@@ -18,6 +18,7 @@ from sapwood import (
     ChatAgent,
     Connection,
     Question,
+    Refused,
     Settings,
     agent_tool,
     current_connection,
@@ -132,7 +133,8 @@ class Desk(Agent):
     @expose
     async def open_ticket(self, customer: str) -> None:
         connection = current_connection()
-        assert connection is None or is_operator(connection.user)
+        if connection is not None and not is_operator(connection.user):
+            raise Refused("Only operators open tickets.")
         await self.sub_agent(Ticket, customer)
 
 

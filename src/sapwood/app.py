@@ -18,7 +18,7 @@ from sapwood.capabilities.agenda import begin_due, when_started
 from sapwood.capabilities.connections import Connections
 from sapwood.errors import UsageError
 from sapwood.kernel.backup import backup, restore
-from sapwood.kernel.classes import known
+from sapwood.kernel.classes import known, with_tool_classes
 from sapwood.kernel.context import current
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import NotBegun
@@ -318,14 +318,9 @@ class App:
 
 def check_agents(app: App) -> None:
     """Refuse roots and their tool classes that cannot work here, for example because of a missing API key."""
-    left, seen = [known(cls) for cls in app.agents], set[type]()
-    while left:
-        kind = left.pop()
-        if kind.cls not in seen:
-            seen.add(kind.cls)
-            cls = cast("type[Agent[Any]]", kind.cls)
-            cls._check_setup(has_users=app.authenticate is not None)  # pyright: ignore[reportPrivateUsage]
-            left += kind.brings
+    for kind in with_tool_classes([known(cls) for cls in app.agents]):
+        cls = cast("type[Agent[Any]]", kind.cls)
+        cls._check_setup(has_users=app.authenticate is not None)  # pyright: ignore[reportPrivateUsage]
 
 
 def _runtime(settings: Settings) -> Runtime:

@@ -21,7 +21,7 @@ from sapwood import Agent, App, ChatAgent, Question, agent_tool, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.runs.decisions import broken_at, read
-from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.testing import ScriptedModel, call, calls, running, text
 from sapwood.types import Address, PathSegment
 from sapwood.web.operator import Operator
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
@@ -392,6 +392,9 @@ class AskInCode(Agent):
     async def begin(self) -> None:
         await self.sub_agent(AskWithout, "below")
 
+    async def begin_deeper(self) -> None:
+        await self.sub_agent(AskBelow, "below")
+
 
 def _authenticate(request: Any) -> User:
     return User(request.headers.get("who", "ann"))
@@ -535,6 +538,15 @@ async def test_a_child_that_does_not_say_who_may_approve_is_not_created(tmp_path
     async with App(agents=[AskInCode], authenticate=_authenticate, settings=Settings(data=str(tmp_path))) as app:
         with pytest.raises(UsageError, match="The tool 'pay' of AskWithout requires approval"):
             await (await app.get_agent(AskInCode, "a")).begin()
+        with pytest.raises(UsageError, match="The tool 'pay' of AskWithout requires approval"):
+            await (await app.get_agent(AskInCode, "a")).begin_deeper()
+
+
+@pytest.mark.parametrize("cls", [AskWithout, AskBelow])
+async def test_a_test_of_an_app_with_users_checks_who_may_approve_too(cls: type[Agent[Any]]) -> None:
+    with pytest.raises(UsageError, match="The tool 'pay' of AskWithout requires approval"):
+        async with running(App(agents=[cls], authenticate=_authenticate)):
+            pass
 
 
 async def pay_once() -> str:
@@ -635,3 +647,21 @@ async def test_a_question_that_opens_while_answers_are_checked_is_not_answered_b
 
         assert [one.id for one in await agent.questions.list()] == ["k"]
         assert RacePayer.paid == []
+
+
+async def test_a_customer_who_clears_the_conversation_does_not_delete_the_decision(tmp_path: Path) -> None:
+    async with desk_at_work(tmp_path) as desk:
+        assert (await desk.http(f"{desk.url(0)}/questions", OTTO, desk.answer(0))).status == 200
+        await desk.until_booked()
+        ann = await desk.join(TICKET, ANN)
+
+        await ann.send({"type": "cf_agent_chat_clear"})
+        ticket = await desk.world.get_agent(Desk, "acme", sub=((Ticket, "ann"),))
+        async with asyncio.timeout(patience()):
+            while await ticket.conversation.messages():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+        await desk.world.settled()
+
+        assert await desk.booked() == 25
+        decision, outcome = (await (await desk.refunds()).conversation.export())["decisions"]
+        assert (decision["kind"], decision["user"], outcome["kind"]) == ("approved", OTTO, "outcome")

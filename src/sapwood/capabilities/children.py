@@ -10,7 +10,7 @@ from sapwood.address import checked_name
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
-from sapwood.kernel.classes import AgentClass, known
+from sapwood.kernel.classes import AgentClass, known, with_tool_classes
 from sapwood.kernel.context import current, deadline_of, in_time
 from sapwood.kernel.deletion import child_stem
 from sapwood.kernel.node import LAST_WORDS
@@ -108,7 +108,8 @@ class Children:
                 row = self._find(kind, name)
                 if row is None:
                     if self._actor.host.authentication is not None:
-                        cast("Any", kind.cls)._check_approvers()
+                        for one in with_tool_classes([kind]):
+                            cast("Any", one.cls)._check_approvers()
                     row = self._register(kind, name)
                     made = row.generation
                 # Once is enough: the row is on the disk then, whatever else is written meanwhile.

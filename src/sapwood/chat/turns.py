@@ -40,7 +40,7 @@ class Turn(Generic[O_co]):
     """
 
     id: str
-    """The id of the turn."""
+    """The id of the turn. A client may choose it, so it is unique only in its conversation, until that is cleared."""
     status: str
     """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `skipped`."""
     text: str = ""

@@ -15,7 +15,16 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any, cast
 
@@ -468,19 +477,25 @@ def known(cls: type) -> AgentClass:
         raise UsageError(f"{name} is not an agent class. Agent classes must extend sapwood.Agent.") from None
 
 
+def with_tool_classes(kinds: Iterable[AgentClass]) -> Iterator[AgentClass]:
+    """Yield classes and those that they use as tools, at every level, each once."""
+    left, seen = list(kinds), set[type]()
+    while left:
+        kind = left.pop()
+        if kind.cls not in seen:
+            seen.add(kind.cls)
+            yield kind
+            left += kind.brings
+
+
 def brought_by(kinds: Iterable[AgentClass]) -> dict[str, AgentClass]:
     """Return the classes that these use, and those that those do, by type; without types that two of them have."""
     found: dict[str, AgentClass] = {}
     doubled: set[str] = set()
-    to_visit = list(kinds)
-    visited = set(to_visit)
-    while to_visit:
-        for kind in to_visit.pop().brings:
+    for user in with_tool_classes(kinds):
+        for kind in user.brings:
             if found.setdefault(kind.type, kind) is not kind:
                 doubled.add(kind.type)
-            if kind not in visited:
-                visited.add(kind)
-                to_visit.append(kind)
     return {type_id: kind for type_id, kind in found.items() if type_id not in doubled}
 
 

@@ -29,7 +29,9 @@ from sapwood.runs.gates import Gates, Path, Shut, refused_to_watch, request_of
 from sapwood.runs.own_questions import OwnQuestions
 from sapwood.runs.permission import CHANGED, Permission
 from sapwood.runs.question import LONGEST_NAME, NOT_ALLOWED, Answer, Author, Question, author_of_client
+from sapwood.runs.registry import pin_runs_of
 from sapwood.runs.served import Served
+from sapwood.storage.database import Database
 from sapwood.wire import chat as chat_wire
 from sapwood.wire import runs as wire
 from sapwood.wire.frames import read_json
@@ -312,6 +314,9 @@ class Questions:
         return await self._taken(id, answer, author)
 
     async def _taken(self, id: str, answer: Answer, author: Author) -> bool:
+        question = self._actor.of(Served).question(id)
+        if question is not None and question.kind != "client":
+            self._pin_runs_above()
         own = self._actor.of(OwnQuestions)
         if own.get(id) is not None:
             own.answer(id, answer, author)
@@ -321,6 +326,18 @@ class Questions:
         if not isinstance(taken, bool):
             taken = await taken
         return taken or self._not_open()
+
+    def _pin_runs_above(self) -> None:
+        """Pin the runs that this agent is part of: a client that clears a conversation must not delete the decision."""
+        child, parent, changed = self._actor, self._actor.parent, list[Database]()
+        while parent is not None:
+            if pin_runs_of(parent.database, child.kind.type_ids, child.address.name):
+                changed.append(parent.database)
+            child, parent = parent, parent.parent
+        if changed:
+            self._tree.slices.commit()  # before the answer is written: a crash leaves no decision without its pin
+        for database in changed:
+            self._actor.host.gate.follows(self._actor.database, database)
 
     def _not_open(self) -> bool:
         self.settle_soon()  # the process may have died before it was known above that this is not asked any more

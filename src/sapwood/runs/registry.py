@@ -240,6 +240,19 @@ def failure(
     return told
 
 
+def pin_runs_of(database: Database, types: Sequence[str], name: str) -> bool:
+    """Pin the runs that a sub-agent executes, or has executed. Returns `False` if none had to be pinned."""
+    if not (database.exists and database.has(RUNS)):
+        return False
+    marks = ", ".join("?" for _ in types)
+    pinned = database.execute(
+        f"UPDATE sapwood_runs SET pinned = 1 WHERE name = ? AND type IN ({marks}) AND NOT pinned RETURNING 1",  # noqa: S608 - ours
+        name,
+        *types,
+    )
+    return bool(pinned)
+
+
 def types_of(type_: str, kinds: Mapping[str, AgentClass]) -> tuple[str, ...]:
     """Return what the class of an agent of this type is called, and was: it may have been renamed."""
     try:

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 from unittest.mock import patch
 
 from sapwood.agent import Agent
 from sapwood.app import App
 from sapwood.capabilities.agenda import SETTLING
 from sapwood.errors import UsageError
+from sapwood.kernel.classes import known, with_tool_classes
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.watchdog import SlowSlice
@@ -204,7 +205,10 @@ class World:
 
 class _App(App):
     def _check_agents(self) -> None:
-        """Start without the keys of models: most tests never ask them."""
+        """Start without the keys of models, because most tests never ask one. Approvals are checked as in `App`."""
+        if self.authenticate is not None:
+            for kind in with_tool_classes([known(cls) for cls in self.agents]):
+                cast("Any", kind.cls)._check_approvers()
 
 
 class _Runtime(LocalRuntime):
