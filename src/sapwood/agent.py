@@ -409,7 +409,8 @@ class Agent(AgentBase, Generic[S]):
     async def read_sql(self, query: str, *arguments: Any, **named: Any) -> Rows:
         """Run a long SELECT in a thread, on the data as it was when the query started. Without a timeout.
 
-        It sees every write before the call and none after it. The agent answers calls and writes during the query.
+        It sees every write before the call and none after its start: it may have to wait for an earlier query or a
+        backup. The agent answers calls and writes during the query.
         A statement that writes raises `ForbiddenSql`: use `sql`.
         """
         self._actor.user_database()
