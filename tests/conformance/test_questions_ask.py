@@ -511,6 +511,23 @@ async def test_clients_of_the_agent_and_of_those_above_are_sent_the_question_and
             await child.outcome()
 
 
+async def test_an_answer_that_the_fiber_could_not_store_is_refused() -> None:
+    async with served(App(agents=[Asks], deps=Bench())) as one:
+        agent = await one.world.get_agent(Asks, "a")
+        await agent.begin("plain_form")
+        question = await listed(agent, "How many?")
+
+        async def send(n: int) -> Any:
+            body = json.dumps({"id": question.id, "output": {"n": n}}).encode()
+            return await one.site.http("/agents/asks/a/questions", method="POST", body=body)
+
+        refused = await send(10**30)
+        assert refused.status == 400
+        assert b"`n` in it is an integer of more than 64 bits" in refused.body
+        assert (await send(2**63)).status == 200
+        assert await agent.outcome() == {"n": 2**63}
+
+
 async def test_an_answer_that_is_too_large_is_refused_in_a_frame() -> None:
     async with served(App(agents=[Asks], deps=Bench()), limits=Limits(payload_bytes=5000)) as one:
         agent = await one.world.get_agent(Asks, "a")

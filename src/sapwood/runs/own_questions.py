@@ -14,8 +14,9 @@ from uuid import uuid4
 import msgspec
 
 from sapwood.capabilities.agenda import Agenda
-from sapwood.errors import InvalidArguments, OverLimit
+from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
 from sapwood.kernel.actor import Actor
+from sapwood.kernel.copying import json_to_copy
 from sapwood.runs.decisions import Decisions
 from sapwood.runs.question import Answer, Author, Question
 from sapwood.storage.migrations import Schema
@@ -105,7 +106,11 @@ class OwnQuestions:
         is_denied = answer.kind != "done"
         if not is_denied and (problem := question.problem_of(answer.value)) is not None:
             raise InvalidArguments(problem)
-        text = msgspec.json.encode(["denied" if is_denied else "answered", answer.value]).decode()
+        try:
+            value = json_to_copy(answer.value, "The answer")
+        except NotCopyable as error:
+            raise InvalidArguments(str(error)) from None
+        text = msgspec.json.encode(["denied" if is_denied else "answered", msgspec.Raw(value)]).decode()
         self._check_size("answer", text)
         self._actor.of(Decisions).answered(question, answer, author)
         self._db.execute("UPDATE sapwood_own_questions SET answer = ? WHERE id = ?", text, id)
