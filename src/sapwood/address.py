@@ -40,7 +40,9 @@ class Address:
         except UnicodeDecodeError:
             steps = []
         if len(steps) != text.count("/") + 1:
-            raise InvalidName(f"{text!r} is not an address. Expected Type:name/Type:name.")
+            raise InvalidName(
+                f"{text!r} is not an address. Expected Type:name, such as Assistant:main, or Type:name/Type:name."
+            )
         return cls(tuple(steps))
 
     @property

@@ -43,7 +43,7 @@ class Event:
     seq: int
     """Its number in the run or turn. 0 is the start. Only progress and milestones may repeat a number."""
     at: float
-    """When it happened, in seconds since the epoch, UTC."""
+    """When it happened, in seconds since the epoch, UTC. Over HTTP, it is in milliseconds."""
     kind: Kind
     """What happened."""
     body: Any = None
