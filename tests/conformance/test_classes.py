@@ -128,7 +128,12 @@ def test_a_warning_points_at_the_class_that_has_the_method() -> None:
         (ChatAgent, "on_agent_start", method, "before_turn"),
         (ChatAgent, "on_agent_complete", method, "after_turn"),
         (ChatAgent, "on_agent_fail", method, "after_turn"),
+        (ChatAgent, "on_turn_finish", method, "after_turn"),
+        (ChatAgent, "on_turn_complete", method, "after_turn"),
+        (ChatAgent, "on_turn_start", method, "before_turn"),
         (ChatAgent, "on_child_finish", method, "on_run_finish"),
+        (Agent, "on_run_end", method, "on_run_finish"),
+        (Agent, "on_run_complete", method, "on_run_finish"),
     ],
 )
 def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value: Any, meant: str) -> None:
@@ -136,6 +141,18 @@ def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value:
         type("Mine", (base,), {name: value})
 
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("tools", "remedy"),
+    [
+        ((Agent,), r"got Agent\. Write agent_tool\(Agent\) or persistent_agent\(Agent\)\."),
+        ([method, int], r"got int\. Write int\(…\)\."),
+    ],
+)
+def test_a_class_in_tools_is_refused(tools: Any, remedy: str) -> None:
+    with pytest.raises(UsageError, match=rf"Mine\.tools must not contain a class, {remedy}"):
+        type("Mine", (ChatAgent,), {"tools": tools})
 
 
 def test_a_misspelt_hook_that_is_plain_is_asked_about() -> None:

@@ -20,7 +20,7 @@ from sapwood.chat.model_check import check_class
 from sapwood.chat.outputs import Output, declare
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.talk import Talk
-from sapwood.chat.tools import approvers_of, check_approvers
+from sapwood.chat.tools import approvers_of, check_approvers, check_tools
 from sapwood.chat.transcript import UIMessage
 from sapwood.chat.turns import Turn
 from sapwood.errors import UsageError
@@ -112,6 +112,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
                 f"{cls.__name__}.concurrency must be one of {', '.join(POLICIES)}, got {cls.concurrency!r}."
             )
         _check_hooks(cls)
+        check_tools(cls, cls.tools)
 
     if TYPE_CHECKING:  # a run of a chat agent is a turn
 

@@ -88,6 +88,7 @@ class Toolbox:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         functions: Sequence[Any] = tuple(actor.agent.tools)
+        check_tools(actor.kind.cls, functions)  # those of a property are known only now
         self._toolsets: list[Any] = []
         self._options: dict[str, ToolOptions] = {}
         self.agents = {one.name: one for one in functions if isinstance(one, AgentTool)}
@@ -166,11 +167,6 @@ class Toolbox:
 
     def _of_function(self, function: Any) -> Any:
         options = options_of(function)
-        if isinstance(function, type):
-            raise UsageError(
-                f"{type(self._actor.agent).__name__}.tools must not contain a class, got {function.__name__}. "
-                f"Write agent_tool({function.__name__}) or persistent_agent({function.__name__})."
-            )
         name = getattr(function, "__name__", None)
         if name is None:
             return function  # a Tool of Pydantic AI's
@@ -195,6 +191,16 @@ class Toolbox:
         return Tool(
             function, name=options.name or name, requires_approval=options.requires_approval, timeout=options.timeout
         )
+
+
+def check_tools(cls: type, tools: Any) -> None:
+    """Refuse a class in the `tools` of a chat agent. What is no sequence, such as a property, is not checked."""
+    for one in cast("Sequence[Any]", tools if isinstance(tools, Sequence) else ()):
+        if isinstance(one, type):
+            name = one.__name__
+            is_agent = issubclass(one, Agent)
+            remedy = f"agent_tool({name}) or persistent_agent({name})" if is_agent else f"{name}(…)"
+            raise UsageError(f"{cls.__name__}.tools must not contain a class, got {name}. Write {remedy}.")
 
 
 def approvers_of(cls: type, name: str) -> Approvers | None:

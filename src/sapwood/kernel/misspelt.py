@@ -19,7 +19,12 @@ OTHER_NAMES = {
     "on_agent_start": "before_turn",
     "on_agent_complete": "after_turn",
     "on_agent_fail": "after_turn",
+    "on_turn_finish": "after_turn",
+    "on_turn_complete": "after_turn",
+    "on_turn_start": "before_turn",
     "on_child_finish": "on_run_finish",
+    "on_run_end": "on_run_finish",
+    "on_run_complete": "on_run_finish",
 }
 """Names of hooks in other frameworks and in earlier versions, with the hook that is called at the same moment."""
 
