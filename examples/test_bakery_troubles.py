@@ -15,7 +15,8 @@ from sapwood.testing import ScriptedModel, call, calls, fails, running, text
 async def test_a_question_is_answered_once_wherever_it_crashes(
     nth: int,
 ) -> None:
-    model = ScriptedModel(text("There are twelve."))
+    looking = call("look", bread="rye")
+    model = ScriptedModel(looking, text("There are twelve."), each=True)
     message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Rye?"}]}
     async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
@@ -27,9 +28,11 @@ async def test_a_question_is_answered_once_wherever_it_crashes(
         shop = await world.get_agent(Bakery, "corner")
         await shop.send("And wheat?")  # answered after it, if it was received
 
-        said = [text_of(one) for one in await shop.conversation.messages()]
+        messages = await shop.conversation.messages()
+        said = [text_of(one) for one in messages]
         asked = ["Rye?", "There are twelve."] if len(said) == 4 else []
         assert said == [*asked, "And wheat?", "There are twelve."]
+        assert [part["type"] for part in messages[1]["parts"]].count("tool-look") == 1
 
 
 # --8<-- [end:crash]

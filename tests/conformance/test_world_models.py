@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,3 +60,18 @@ async def test_only_a_chat_agent_has_a_model() -> None:
     with pytest.raises(UsageError, match=r"models: Silent is not a chat agent, so it has no model\."):
         async with running(App(agents=[Silent]), models={Silent: ScriptedModel(text("?"))}):
             pass
+
+
+@pytest.mark.parametrize(("each", "answer"), [(True, "Well, one"), (False, "two")])
+async def test_with_each_a_request_repeated_after_a_crash_gets_its_answer_again(each: bool, answer: str) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("Well, one", gate=gate), text("two"), each=each)
+    async with running(App(agents=[Plain]), models={Plain: model}) as world:
+        plain = await world.get_agent(Plain, "a")
+        turn = await plain.turns.start("Hello")
+        await world.until(lambda: bool(model.asked))
+        await world.crash()
+        gate.set()
+        turn = await (await world.get_agent(Plain, "a")).turns.wait(turn.id)
+
+    assert (turn.text, len(model.asked)) == (answer, 2)

@@ -40,7 +40,7 @@ def test_the_text_of_an_address_is_plain_ascii_without_dots_of_a_path(address: A
 
 @pytest.mark.parametrize("wrong", ["", "/", "Inbox", "Inbox:a/", "/Inbox:a", "Inbox:a//Inbox:b", "Inbox:", "Inbox:%00"])
 def test_a_text_that_is_no_address_is_refused(wrong: str) -> None:
-    with pytest.raises(InvalidName, match="Expected Type:name, such as Assistant:main, or Type:name/Type:name|null"):
+    with pytest.raises(InvalidName, match=r"Expected Type:name, such as Assistant:main, or Type:name/Type:name|null"):
         Address.parse(wrong)
 
 

@@ -10,11 +10,16 @@ async with running(app) as world:
 ```
 """
 
+from typing import TYPE_CHECKING, Any
+
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import POINTS, CrashPoints
 from sapwood.testing.recorded import recorded
-from sapwood.testing.scripted import ScriptedModel, call, calls, fails, text
+from sapwood.testing.scripted import call, calls, fails, text
 from sapwood.testing.world import World, running
+
+if TYPE_CHECKING:
+    from sapwood.testing.scripted_model import ScriptedModel
 
 __all__ = [
     "POINTS",
@@ -29,3 +34,11 @@ __all__ = [
     "running",
     "text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ScriptedModel":  # imported on first use, because it loads Pydantic AI
+        from sapwood.testing.scripted_model import ScriptedModel
+
+        return ScriptedModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
