@@ -177,11 +177,13 @@ class Panel(Agent[Shown]):
         if self.fibers.cancel(id):
             self._end(id, "stopped")
 
+    # --8<-- [start:cancel]
     @expose
     async def dismiss(self, run: str) -> None:
-        """Stop one of the specialists; the others go on."""
+        """Cancel the run of one specialist. The others continue."""
         self.runs.cancel(run, "dismissed")
 
+    # --8<-- [end:cancel]
     @expose
     async def clear(self) -> None:
         """Forget all discussions, and what everybody said in them."""

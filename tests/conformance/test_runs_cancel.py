@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from tests.conformance.errands import (
 from tests.conformance.worlds import happens, until
 from tests.machine import patience
 
-from sapwood import Agent, ChatAgent, Run, Turn, agent_tool, tool
+from sapwood import Agent, ChatAgent, Run, Turn, agent_tool, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.timings import Timings
 
@@ -198,6 +199,27 @@ async def test_a_cancel_stops_the_run_of_this_agent_and_not_one_of_the_same_id_e
         bench.go.set()
 
         assert [(await one).status for one in giving[1:]] == ["completed", "completed"]
+
+
+async def test_a_client_that_disconnects_cancels_no_run_but_one_that_a_stream_to_it_waits_for() -> None:
+    async def fetch(self: Any) -> None:
+        await self.run_agent(Digger, "wait", run_id="fetched")
+
+    async def stream(self: Any) -> AsyncIterator[str]:
+        yield (await self.run_agent(Digger, "wait", run_id="streamed")).status
+
+    async with working(boss(fetch=expose(fetch), stream=expose(stream))) as (one, agent, bench):
+        client = await one.join(BOSS)
+        for at, method in enumerate(("fetch", "stream")):
+            await client.send({"type": "rpc", "id": str(at), "method": method, "args": []})
+        await bench.seen("begun wait", 2)
+
+        await client.close()
+        streamed = await over(agent, "streamed")
+        bench.go.set()
+
+        assert (streamed.status, streamed.reason) == ("cancelled", "caller-cancelled")
+        assert (await over(agent, "fetched")).status == "completed"
 
 
 @pytest.mark.promise("CF-95")
