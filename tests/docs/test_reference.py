@@ -19,6 +19,8 @@ import sapwood.sandbox
 import sapwood.testing
 import sapwood.types
 from sapwood import errors
+from sapwood.agent import HOOKS
+from sapwood.chat.agent import HOOKS as CHAT_HOOKS
 from sapwood.errors import SapwoodError
 from sapwood.kernel.namespace import Namespace
 from sapwood.namespaces.queues import AgentQueue
@@ -263,6 +265,14 @@ def test_every_member_of_an_agent_is_on_one_page() -> None:
 
     assert sorted([*own[0].split(", "), *(name for names in elsewhere.values() for name in names)]) == sorted(named)
     assert {page: re.findall(r"`(\w+)`", names) for page, names in table.items()} == elsewhere
+
+
+def test_every_hook_is_in_the_table_of_hooks() -> None:
+    page = (ROOT / "docs/reference/api/hooks.md").read_text()
+    rows = re.findall(r"^\| \[`(\w+)`\]\(\w+\.md#([\w.]+)\.\w+\) \| .+ \| .+ \| .+ \|$", page, flags=re.MULTILINE)
+    owners = {"sapwood.agent.Agent": HOOKS, "sapwood.chat.agent.ChatAgent": CHAT_HOOKS}
+
+    assert sorted(rows) == sorted((name, owner) for owner, hooks in owners.items() for name in hooks)
 
 
 def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
