@@ -71,6 +71,9 @@ def test_a_project_is_whole_and_says_nothing_of_where_it_comes_from(template: Te
     assert f"sapwood[{TEMPLATES[template].extras}]" in texts["pyproject.toml"]
     assert texts["README.md"].startswith("# demo\n")
     assert "sapwood dev" in texts["README.md"]
+    address = TEMPLATES[template].address
+    assert f"sapwood sql {address} " in texts["README.md"]
+    assert any(f"class {address.partition(':')[0]}(" in text for path, text in texts.items() if path.endswith(".py"))
     for name, text in texts.items():
         for mark in ("{{name}}", "{{extras}}", "--8<--", "<!-- ", "../pages", "../..", "examples/", "checkout"):
             assert mark not in text, f"{mark} in {name}"

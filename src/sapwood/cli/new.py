@@ -28,8 +28,10 @@ MARK = re.compile(r"^[ \t]*(#|//|\{/\*) --8<--.*\n", re.MULTILINE)
 """A marker from which a page of the documentation includes code."""
 IN_A_CHECKOUT = re.compile(r"<!-- checkout -->\n.*?<!-- /checkout -->\n", re.DOTALL)
 """Parts of an example's README for readers with a checkout; the first part says how to start it."""
-START = """```sh
-pip install 'sapwood[{{extras}}]'
+START = """sapwood is not on PyPI yet: install it from its source, here in `../sapwood`.
+
+```sh
+pip install '../sapwood[{{extras}}]'
 sapwood dev
 ```
 """
@@ -53,6 +55,8 @@ class About:
     what: str
     first: str
     """The first thing to do on its page."""
+    address: str
+    """The agent that its page connects to first."""
     extras: str = "server,chat"
     asks_who: bool = False
     """Whether its app authenticates users."""
@@ -62,33 +66,40 @@ TEMPLATES: dict[Template, About] = {
     "lobby": About(
         "a counter that all open pages share, in two files.",
         "open the page in two tabs and press a button.",
+        "Lobby:main",
         extras="server",
     ),
     "chat": About(
         "an assistant that keeps reminders and posts a message when they are due.",
         "open the page and write: Remind me to stretch in 20 seconds.",
+        "Assistant:main",
     ),
     "rooms": About(
         "users sign in, and each has an inbox of conversations that no other user can open.",
         "open the page and sign in as ann; in a private window, as bob.",
+        "Inbox:ann",
         extras="server,chat,auth",
         asks_who=True,
     ),
     "agents-as-tools": About(
         "an assistant that delegates to helper agents, with a page to watch, message and stop them.",
         "open the page and write: Compare Rust and Go.",
+        "Assistant:main",
     ),
     "perspectives": About(
         "three specialists answer in parallel, and a timeline shows which finish and which are cancelled.",
         "open the page and ask: Shall we open a second bakery?",
+        "Panel:main",
     ),
     "gatekeeper": About(
         "a database that models propose changes to, and people approve, edit or reject them.",
         "open the page and write: Move Ada to Paris.",
+        "Gatekeeper:main",
     ),
     "sandbox": About(
         "a model that answers with Python code, run in a sandbox; and ten escape attempts to try.",
         "open the page and ask: Which city pays most?",
+        "Lab:main",
         extras="server,chat,sandbox",
     ),
 }
@@ -105,7 +116,7 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
         raise UsageError(f"{str(folder)!r} already exists and is not empty. Choose another name.")
     about = TEMPLATES[template]
     container = WITH_SIGN_IN if about.asks_who else WITHOUT_SIGN_IN
-    holes = {"name": name, "extras": about.extras, "container": container}
+    holes = {"name": name, "extras": about.extras, "address": about.address, "container": container}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
     for path, content in (_filled("common", holes) | files).items():
         target = folder / path
