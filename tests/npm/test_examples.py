@@ -11,6 +11,8 @@ import pytest
 from tests.machine import patience
 from tests.packages import environment, install
 
+from sapwood.chat.chunks import STOPPED
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = EXAMPLES / "pages"
@@ -35,6 +37,10 @@ def sources(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.nightly
 def test_the_sources_of_the_pages_have_no_type_errors(home: Path, sources: Path) -> None:
     run(home, sources, "node", "node_modules/typescript/bin/tsc", "--noEmit")
+
+
+def test_the_pages_know_the_error_of_a_call_whose_turn_was_cancelled() -> None:
+    assert f'const STOPPED = "{STOPPED}";' in (PAGES / "design/ToolCard.tsx").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

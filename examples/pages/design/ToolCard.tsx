@@ -4,7 +4,7 @@ import { Badge } from "./Page";
 
 export type ToolState = "loading" | "streaming" | "waiting-approval" | "approved" | "complete" | "error" | "denied";
 
-export const STATES: Record<ToolState, [string, "plain" | "good" | "warn" | "bad"]> = {
+const STATES: Record<ToolState, [string, "plain" | "good" | "warn" | "bad"]> = {
   streaming: ["running", "plain"],
   loading: ["running", "plain"],
   "waiting-approval": ["needs your approval", "warn"],
@@ -14,11 +14,16 @@ export const STATES: Record<ToolState, [string, "plain" | "good" | "warn" | "bad
   denied: ["denied", "bad"],
 };
 
+const STOPPED = "It was stopped."; // the error of a call that was running when its turn was cancelled
+
+/** Return the words and the tone for the state of a call. A call that the user stopped has not failed. */
+export const badgeOf = (state: ToolState, error?: string) => (state === "error" && error === STOPPED ? (["stopped", "plain"] as const) : STATES[state]);
+
 type Props = { name: string; where?: string; state: ToolState; input?: unknown; output?: unknown; error?: string; onAnswer?: (approved: boolean) => void };
 
 /** A call of a tool: what is to be done with what, and what came of it. If it waits for a person, two buttons. */
 export function ToolCard({ name, where, state, input, output, error, onAnswer }: Props) {
-  const [words, tone] = STATES[state];
+  const [words, tone] = badgeOf(state, error);
   const isBusy = state === "loading" || state === "streaming" || state === "approved";
   const isAsking = state === "waiting-approval" && onAnswer !== undefined;
   const head = (

@@ -1,12 +1,12 @@
 import { Gear, Turn } from "./icons";
 import { Badge } from "./Page";
-import { STATES, type ToolState, rows, shown, written } from "./ToolCard";
+import { type ToolState, badgeOf, rows, shown, written } from "./ToolCard";
 
 type Props = { name: string; state: ToolState; input?: unknown; output?: unknown; error?: string };
 
 /** A call of a tool on one line, for places where calls are a side matter. */
 export function ToolLine({ name, state, input, output, error }: Props) {
-  const [words, tone] = STATES[state];
+  const [words, tone] = badgeOf(state, error);
   const isBusy = state === "loading" || state === "streaming" || state === "approved";
   return (
     <div className="tool-line">
