@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import warnings
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -392,7 +393,7 @@ async def test_the_tools_a_client_has_are_the_ones_it_sent_last() -> None:
     cls = talker(model, base=Watching)
     say_it = model._say
 
-    async def watch(messages: Any, info: Any) -> Any:
+    async def watch(messages: Any, info: Any) -> AsyncIterator[Any]:
         seen.append({one.name for one in info.function_tools})
         async for part in say_it(messages, info):
             yield part
