@@ -379,6 +379,6 @@ def test_code_is_included_without_marks_and_indentation() -> None:
 
     assert once.startswith("<!-- include examples/rate_limit.py:conversation -->\n```python\nclass Conversation(")
     assert "--8<--" not in once
-    assert once.endswith("await account.count(turn.id)\n```\n")
+    assert once.endswith("await account.count()\n```\n")
     assert include_code.with_code(once) == once
     assert include_code.with_code(once.replace("turn.id", "old")) == once
