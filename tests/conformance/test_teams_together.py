@@ -210,6 +210,9 @@ class PactKeeper(PactTop):
     model = ScriptedModel(call("pact_talker", id="c1", message="go"), text("all done"), each=True)
     run_retention = Retention(count=0)
 
+    async def unpin(self, id: str) -> None:
+        self.runs.unpin(id)
+
 
 class PactTalker(PactDeep):
     """Does its run at once, and asks when somebody talks to it later."""
@@ -238,6 +241,11 @@ async def test_a_run_is_kept_while_somebody_is_asked_in_a_later_turn_of_its_sub_
         assert (await talker.turns.wait("r9")).status == "completed"
         assert PactDeep.signed == ["it"]
 
+        await world.clock.advance(300)
+        await world.settled()
+        assert [run.pinned for run in await keeper.all_runs()] == [True]  # a person has decided in it
+
+        await keeper.unpin(RUN)
         await world.clock.advance(300)
         await world.settled()
         assert await keeper.all_runs() == []
