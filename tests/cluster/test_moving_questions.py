@@ -32,14 +32,14 @@ class MovingPayer(ChatAgent):
 
 
 class MovingBuyer(ChatAgent):
-    """Has somebody pay."""
+    """Lets a payer pay."""
 
     model = ScriptedModel(call("moving_payer", id="c1", message="pay"), text("bought"), each=True)
     tools = (agent_tool(MovingPayer),)
 
 
 class MovingShop(ChatAgent):
-    """Has somebody buy."""
+    """Lets a buyer buy."""
 
     model = ScriptedModel(call("moving_buyer", id="c1", message="buy"), text("done"), each=True)
     tools = (agent_tool(MovingBuyer),)

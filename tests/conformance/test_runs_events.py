@@ -99,7 +99,7 @@ class Reader:
                     self.events.append(event)
                     self._news.set()
         finally:
-            self._news.set()  # whoever waits learns of an error at once
+            self._news.set()  # a waiting reader learns of an error at once
 
     async def until(self, fits: Callable[[Event], bool]) -> Event:
         async with asyncio.timeout(patience()):

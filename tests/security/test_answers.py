@@ -364,7 +364,7 @@ class LateApprover(AskWithout):
 
     async def approve_later(self) -> None:
         await self.turns.start("pay")
-        while not (questions := await self.questions.list()):  # noqa: ASYNC110 - the turn goes on meanwhile
+        while not (questions := await self.questions.list()):  # noqa: ASYNC110 - the turn continues during it
             await asyncio.sleep(0.01)
         await self.questions.approve(questions[0])
 
@@ -611,7 +611,7 @@ class RacePayer(ChatAgent):
         if question.kind == "client":
             RacePayer.gate.set()  # while the client's other answers are checked, the question opens
             async with asyncio.timeout(patience()):
-                while not await self.questions.list():  # noqa: ASYNC110 - the turn goes on meanwhile
+                while not await self.questions.list():  # noqa: ASYNC110 - the turn continues during it
                     await asyncio.sleep(0)
         return True
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from sapwood.address import checked_name
 from sapwood.capabilities.child_states import ChildStates
+from sapwood.clock import Clock
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
 from sapwood.kernel.actor import Actor, again
 from sapwood.kernel.classes import AgentClass, known, with_tool_classes
@@ -18,8 +20,28 @@ from sapwood.kernel.pending_work import PendingWork, pending_work
 from sapwood.kernel.registry import Registry, Row, SubAgent
 from sapwood.kernel.sockets import GOING_AWAY
 from sapwood.kernel.tree import Tree
+from sapwood.settings import Settings
 
 DELETED = "Sub-agent deleted"
+
+
+def check_approvers(kinds: Iterable[AgentClass]) -> None:
+    """Refuse classes, in an app that has users, with a tool whose approvals do not say who may give them."""
+    for kind in with_tool_classes(kinds):
+        cast("Any", kind.cls)._check_approvers()
+
+
+class CheckedClasses:
+    """The classes of sub-agents that a node has checked: once is enough."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._checked: set[type] = set()
+
+    def check(self, kind: AgentClass) -> None:
+        """Check the approvals of a class and of the classes that it uses as tools."""
+        if kind.cls not in self._checked:
+            check_approvers([kind])
+            self._checked.add(kind.cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +130,7 @@ class Children:
                 row = self._find(kind, name)
                 if row is None:
                     if self._actor.host.authentication is not None:
-                        for one in with_tool_classes([kind]):
-                            cast("Any", one.cls)._check_approvers()
+                        self._actor.host.shared(CheckedClasses).check(kind)
                     row = self._register(kind, name)
                     made = row.generation
                 # Once is enough: the row is on the disk then, whatever else is written meanwhile.
@@ -240,7 +261,7 @@ class Children:
                 if me is not None:
                     await asyncio.wait({me}, timeout=LAST_WORDS)
             finally:
-                # First of all, and whatever became of the tombstone, also if the node lets go of the tree meanwhile:
+                # First of all, and whatever became of the tombstone, also if the node lets go of the tree during it:
                 # it is detached, and must not write beside a new one.
                 if child.dropped is None:
                     tree.drop(child, NotFound(f"{child.address} was deleted.", path=child.address.segments))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from sapwood.errors import UsageError
 from sapwood.kernel.actor import Actor
 from sapwood.runs.asker import Asker
-from sapwood.runs.question import Answer, AnyClient, Question, author_of_code
+from sapwood.runs.question import Answer, Question, Roles, author_of_code
 from sapwood.runs.questions import Questions, approval
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class AgentQuestions:
         *,
         options: Sequence[str] | None = None,
         key: str | None = None,
-        approvers: AnyClient | str | Sequence[str] | None = None,
+        approvers: Roles | None = None,
     ) -> str: ...
     @overload
     async def ask(
@@ -41,7 +41,7 @@ class AgentQuestions:
         *,
         schema: type[T],
         key: str | None = None,
-        approvers: AnyClient | str | Sequence[str] | None = None,
+        approvers: Roles | None = None,
     ) -> T: ...
     @overload
     async def ask(
@@ -50,7 +50,7 @@ class AgentQuestions:
         *,
         schema: Mapping[str, Any],
         key: str | None = None,
-        approvers: AnyClient | str | Sequence[str] | None = None,
+        approvers: Roles | None = None,
     ) -> Any: ...
     async def ask(
         self,
@@ -59,7 +59,7 @@ class AgentQuestions:
         options: Sequence[str] | None = None,
         schema: Any = None,
         key: str | None = None,
-        approvers: AnyClient | str | Sequence[str] | None = None,
+        approvers: Roles | None = None,
     ) -> Any:
         """Ask a person and return the answer: one of the `options`, a text, or data that fits the `schema`.
 

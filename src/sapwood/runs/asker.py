@@ -22,7 +22,7 @@ from sapwood.kernel.json_schemas import check_schema
 from sapwood.kernel.method_schemas import schema_of
 from sapwood.runs.own_questions import OwnQuestions, Row
 from sapwood.runs.patience import Patience
-from sapwood.runs.question import AnyClient, Question
+from sapwood.runs.question import AnyClient, Question, Roles
 from sapwood.runs.questions import Questions
 from sapwood.runs.runner import tool_call
 from sapwood.runs.served import Served
@@ -43,7 +43,7 @@ class Asker:
         options: Sequence[str] | None,
         schema: Any,
         key: str | None,
-        approvers: AnyClient | str | Sequence[str] | None,
+        approvers: Roles | None,
     ) -> Any:
         """Ask a question, or find the one that was asked at this place before; return the answer."""
         actor = self._actor
@@ -90,7 +90,7 @@ class Asker:
         call = tool_call.get()
         return call.id if call is not None and call.actor is self._actor else None
 
-    def _roles(self, approvers: AnyClient | str | Sequence[str] | None) -> tuple[str, ...] | None:
+    def _roles(self, approvers: Roles | None) -> tuple[str, ...] | None:
         """Return who may answer, as it is stored."""
         if approvers is None:
             if self._actor.host.authentication is not None and not self._actor.kind.overrides("may_answer"):

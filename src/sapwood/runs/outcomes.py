@@ -70,12 +70,8 @@ class Outcomes:
 
     def typed(self, row: Row) -> Run[Any]:
         """Return a run whose output has the type that its class declares; `StoredDataError` if it does not fit."""
-        run = shown(row)
-        kind = self._kind(row.type)
-        if row.output is None or kind is None:
-            return run
         try:
-            return replace(run, output=cast(Any, kind.cls)._read_output(row.output))
+            return self._with_output(shown(row), row.output)
         except InvalidResult as error:
             raise StoredDataError(
                 f"The output of the run {row.id!r} does not fit {row.type}: {error} The class has changed since. Start "
@@ -84,20 +80,22 @@ class Outcomes:
 
     def listed(self, row: Row) -> Run[Any]:
         """Return the same, with the JSON value where the output does not fit."""
-        try:
-            return self.typed(row)
-        except StoredDataError:
-            return shown(row)
+        return self._fitting(shown(row), row.output)
 
     def reported(self, run: Run[Any]) -> Run[Any]:
         """Return a run whose end was queued as JSON with its output as `listed` has it. Its row may be deleted."""
-        kind = self._kind(run.agent.type)
-        if run.output is None or kind is None:
-            return run
+        return self._fitting(run, None if run.output is None else msgspec.json.encode(run.output).decode())
+
+    def _fitting(self, run: Run[Any], output: str | None) -> Run[Any]:
         try:
-            return replace(run, output=cast(Any, kind.cls)._read_output(msgspec.json.encode(run.output).decode()))
+            return self._with_output(run, output)
         except InvalidResult:
             return run
+
+    def _with_output(self, run: Run[Any], output: str | None) -> Run[Any]:
+        """Return a run with its output as the type that its class declares, if the class is known."""
+        kind = self._kind(run.agent.type) if output is not None else None
+        return run if kind is None else replace(run, output=cast(Any, kind.cls)._read_output(output))
 
     def _kind(self, type_id: str) -> AgentClass | None:
         """Return the class of a sub-agent. `None` means that it is not known any more."""

@@ -121,7 +121,10 @@ ANY_CLIENT: Final = AnyClient()
 Verdict: TypeAlias = bool | str
 """`True` allows. `False` refuses, and a text refuses with a reason."""
 Rule: TypeAlias = Callable[[Any, Question], Verdict | Awaitable[Verdict]]
-Approvers: TypeAlias = AnyClient | str | Sequence[str] | Rule
+Roles: TypeAlias = AnyClient | str | Sequence[str]
+"""Who may answer a question that code asks: `ANY_CLIENT`, or one role or several."""
+
+Approvers: TypeAlias = Roles | Rule
 """Who may approve the calls of a tool: `ANY_CLIENT`, one role or several, or a function of user and question."""
 
 NOT_ALLOWED = "You may not answer this question."

@@ -9,14 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 from unittest.mock import patch
 
 from sapwood.agent import Agent
 from sapwood.app import App
 from sapwood.capabilities.agenda import SETTLING
+from sapwood.capabilities.children import check_approvers
 from sapwood.errors import UsageError
-from sapwood.kernel.classes import known, with_tool_classes
+from sapwood.kernel.classes import known
 from sapwood.kernel.node import Node
 from sapwood.kernel.ports import Gate
 from sapwood.kernel.watchdog import SlowSlice
@@ -207,8 +208,7 @@ class _App(App):
     def _check_agents(self) -> None:
         """Start without the keys of models, because most tests never ask one. Approvals are checked as in `App`."""
         if self.authenticate is not None:
-            for kind in with_tool_classes([known(cls) for cls in self.agents]):
-                cast("Any", kind.cls)._check_approvers()
+            check_approvers(known(cls) for cls in self.agents)
 
 
 class _Runtime(LocalRuntime):
