@@ -89,6 +89,10 @@ ledger *args:
 soak *args:
     python -m tests.faults.soak {{args}}
 
+# Kill servers and workers and break a cluster, under load and from outside, with full counts; appends to a file, and can be resumed.
+blackbox *args:
+    python -m tests.blackbox.suite {{args}}
+
 # Fuzz the doors of a real server, on one process and on two workers: one line of JSON for each, exit 1 if a promise breaks.
 fuzz *args:
     python -m tests.security.fuzz {{args}}

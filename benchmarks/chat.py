@@ -31,7 +31,7 @@ from pydantic_ai.models.function import FunctionModel
 from sockets import Client, connect
 
 from sapwood import Agent, App, ChatAgent, Settings, expose
-from sapwood.chat.record import Record
+from sapwood.chat.store.record import ConversationRecord
 
 SMALL = "--small" in sys.argv
 GREETING = 3
@@ -43,6 +43,8 @@ PACE = 0.02
 """Seconds between two tokens, where many talk: 50 a second."""
 LONG = 5000
 """Messages of a long conversation."""
+BEFORE, TURNS = 40, 10
+"""Messages before the turns whose whole cost is measured, and how many turns are measured at once."""
 ANSWER = "It grows from the root, a ring a year, and what is within carries what it drinks. " * 20
 
 
@@ -74,7 +76,7 @@ class Talker(ChatAgent):
 
     async def fill(self, n: int) -> None:
         """Have a conversation of so many messages, without having it."""
-        transcript = self._actor.of(Record).transcript
+        transcript = self._actor.of(ConversationRecord).transcript
         for number in range(0, n, 2):
             question, id = f"Question {number}: how does a tree know how old it is?", f"msg-{number:031}"
             transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": question}]})
@@ -99,6 +101,23 @@ class Meter(Agent):
     @expose
     async def fill(self, name: str, n: int) -> None:
         await (await self.get_agent(Talker, name)).fill(n)
+
+    @expose
+    async def turns(self, name: str) -> float:
+        """Return the processor time of a turn that says one word, in a conversation that has begun."""
+        talker = await self.get_agent(Talker, name)
+        await talker.fill(BEFORE)
+        await talker.send("1 0")
+        start = time.process_time()
+        for _ in range(TURNS):
+            await talker.send("1 0")
+        return (time.process_time() - start) / TURNS
+
+    @expose
+    async def bare_turns(self) -> float:
+        """Return the processor time of a bare step that says one word, after as many messages."""
+        taken = [await self.run_bare(1, 0, 1, BEFORE + 2 + 2 * number) for number in range(TURNS)]
+        return sum(taken) / TURNS
 
     @expose
     async def run_bare(self, tokens: int, pace: float, at_once: int, before: int) -> float:
@@ -230,6 +249,22 @@ async def token() -> None:
                 each = (mine - alone * reference) * TOKENS / (watchers - 1)
                 note += f"; about {each:.0f} µs for each further watcher of an answer, {each / many:.0f} µs a chunk"
                 emit(Result(name, mine, reference, mine / reference, "µs", TOKENS, "recorded", True, note))
+
+
+async def turn() -> None:
+    """Take turns of one word, with no client: what is left is what a turn costs besides its tokens."""
+    with server() as one:
+        names = iter(range(1_000))
+
+        async def ours() -> float:
+            return await one.meter("turns", f"turns-{next(names)}") * 1e3
+
+        async def theirs() -> float:
+            return await one.meter("bare_turns") * 1e3
+
+        mine, reference = await alternately(ours, theirs, repeats=5 if SMALL else 25)
+        name = f"CPU of a turn of one word after {BEFORE} messages, beside a bare Pydantic AI step"
+        at_most(name, mine, reference, times=1.5, unit="ms", n=TURNS)
 
 
 async def watched() -> None:
@@ -364,7 +399,7 @@ async def get(port: int, path: str) -> int:
     return len(body)
 
 
-METRICS = {metric.__name__: metric for metric in (token, watched, crowd, reopen)}
+METRICS = {metric.__name__: metric for metric in (token, turn, watched, crowd, reopen)}
 
 
 def main() -> None:

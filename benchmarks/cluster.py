@@ -35,17 +35,18 @@ from tests.cluster.servers import Nats
 
 from sapwood import Agent, App, Settings
 from sapwood.clock import SystemClock
-from sapwood.kernel.catching_up import CLEAN
-from sapwood.kernel.chain import tree_id
-from sapwood.kernel.node import tree_folder
-from sapwood.kernel.ports import Epoch, Gate
-from sapwood.kernel.replicated import ReplicatedGate
-from sapwood.kernel.shards import SHARDS, shard_of
-from sapwood.kernel.treelog import Tail
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.nats_log import FENCE, FENCE_SUBJECT, NatsLog
+from sapwood.kernel.log.local_copy import CLEAN
+from sapwood.kernel.log.records import tree_id
+from sapwood.kernel.log.replicated_gate import ReplicatedGate
+from sapwood.kernel.log.writer import LogPosition
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.log import Epoch
+from sapwood.kernel.ports.shards import SHARDS, shard_of
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_log import FENCE, FENCE_SUBJECT, NatsLog
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.types import Address
 
@@ -179,7 +180,7 @@ async def cell_with(roots: Sequence[Address]) -> AsyncGenerator[tuple[Cell, list
         async with app:
             for root in roots:
                 await cell.own(root)
-                runtime.gate.adopt(root, Tail())
+                runtime.gate.adopt(root, LogPosition())
             writers = [await app.get_agent(Writer, root.name) for root in roots]
             for writer in writers:
                 await writer.make()

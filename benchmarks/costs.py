@@ -24,7 +24,7 @@ import uvloop
 from frame import say, works
 from tree import BIG, Running, rss
 
-from sapwood.kernel.context import Call, current
+from sapwood.kernel.marshal.call import Call, current
 
 ROUNDS, CALLS = 25, 2000
 WAL_INDEX = 32 * 1024

@@ -30,9 +30,9 @@ from tests.cluster.servers import S3, Nats
 
 from sapwood import Agent, App, Settings
 from sapwood.errors import Unavailable
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.types import Address
 

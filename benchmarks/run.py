@@ -1,7 +1,7 @@
 """Measure everything, print a table, and write the pages in the docs that follow from it.
 
     python benchmarks/run.py            measure, print, write the pages
-    python benchmarks/run.py time.py    the same for one program; the other lines of the last run stay
+    python benchmarks/run.py tree.py    the same for one program; the other lines of the last run stay
     python benchmarks/run.py --page     write the pages again from the last run
     python benchmarks/run.py --quick    leave out what takes minutes
 
@@ -31,7 +31,7 @@ PROGRAMS = (
     "tree.py",
     "anchor.py",
     "door.py",
-    "time.py",
+    "schedules.py",
     "chat.py",
     "runs.py",
     "teams.py",
@@ -43,7 +43,7 @@ PROGRAMS = (
 )
 QUICK = {
     "tree.py": ("echo", "increment", "memory", "depth", "watchdog", "imports"),
-    "time.py": ("--small", "grow", "storm", "restart", "step"),
+    "schedules.py": ("--small", "grow", "storm", "restart", "step"),
     "chat.py": ("--small", "token", "reopen"),
     "runs.py": ("--small",),
     "teams.py": ("--small",),

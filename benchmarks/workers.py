@@ -35,7 +35,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood import Agent, App, ChatAgent, Settings, expose
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.types import Address
 
@@ -95,7 +95,7 @@ synced = App(agents=[Echo], settings=Settings(slow_after=10, durability="disk"))
 
 def apart(number: int, count: int = 1) -> list[str]:
     """Return names of roots that this one of two workers runs."""
-    part = Part(number, Sharing(2))
+    part = WorkerPart(number, ShardPlan(2))
     names = [f"n{at}" for at in range(100)]
     return [name for name in names if part.is_here(Address.root_of("Echo", name))][:count]
 
@@ -167,7 +167,7 @@ def worker(number: int, folder: Path) -> App:
     listening.listen()
     sockets = {str(one): folder / str(one) for one in range(2)}
     settings = Settings(data=str(folder / "data"))
-    share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
+    share = WorkerShare(WorkerPart(number, ShardPlan(2)), sockets, listening, "secret", listening.fileno())
     return App(agents=[Echo], settings=settings, runtime=LocalRuntime(settings, share=share))
 
 
@@ -356,7 +356,7 @@ def talks(round: int) -> list[str]:
     found: list[list[str]] = [[], []]
     for at in range(100):
         name = f"talk-{round}-{at}"
-        found[Part(1, Sharing(2)).is_here(Address.root_of("Talker", name))].append(name)
+        found[WorkerPart(1, ShardPlan(2)).is_here(Address.root_of("Talker", name))].append(name)
     return [*found[0][: TREES // 2], *found[1][: TREES // 2]]
 
 

@@ -1,4 +1,4 @@
-"""An analyst that answers with Python it writes, which reaches one method only."""
+"""An analyst that answers with Python code. The code can call one method."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ max(totals, key=lambda product: totals[product])
 PEEK = "open('/etc/passwd').read()"
 
 
-async def pretend(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Answer as a model would, which writes Python. It needs no key and no network."""
+async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """Stand in for a model that writes Python. It needs no API key and no network."""
     last = messages[-1].parts[-1]
     if not isinstance(last, ToolReturnPart):
         code = PEEK if "password" in str(getattr(last, "content", "")) else BEST
@@ -47,7 +47,7 @@ class Sale:
 
 
 class Books(Agent):
-    """Knows what was sold. Only the analyst asks it, and only by its methods."""
+    """Stores the sales. Only the analyst can call it, and only its methods."""
 
     migrations = (
         "CREATE TABLE sales (product TEXT NOT NULL, loaves INTEGER NOT NULL) STRICT",
@@ -62,15 +62,15 @@ class Books(Agent):
 
 
 class Analyst(ChatAgent):
-    model = os.environ.get("MODEL") or FunctionModel(stream_function=pretend)
-    instructions = "Answer questions about what was sold with Python."
+    model = os.environ.get("MODEL") or FunctionModel(stream_function=script)
+    instructions = "Answer questions about sales with Python."
 
     @tool(idempotent=True)
     async def run_python(self, code: str) -> str:
-        """Run Python, and return what it prints and what its last expression is.
+        """Run Python. Return its output and the value of its last expression.
 
-        There are no files, no network and no packages. It may call sales(product),
-        which returns what was sold of a bread: a list of {"product", "loaves"}.
+        There are no files, no network and no packages. The code can call
+        sales(product), which returns a list of {"product", "loaves"}.
         """
         books = await self.sub_agent(Books, "books")
         return str(await run_code(code, {"sales": books.sales}))
@@ -84,24 +84,24 @@ class Analyst(ChatAgent):
     async def run_month(self, code: str) -> str:
         books = await self.sub_agent(Books, "books")
         limits = CodeLimits(seconds=1, calls=10, output_bytes=1000)
-        done = await run_code(
+        result = await run_code(
             code, {"sales": books.sales}, inputs={"month": "May"}, limits=limits
         )
-        if done.failure is not None:
-            return f"not closed, {done.failure.kind}: {done.failure.message}"
-        return f"closed after {done.calls} questions: {done.value}"
+        if result.failure is not None:
+            return f"not closed, {result.failure.kind}: {result.failure.message}"
+        return f"closed after {result.calls} calls: {result.value}"
 
     # --8<-- [end:fiber]
 
 
 # --8<-- [start:packages]
 async def with_packages() -> str:
-    code = "import statistics\nstatistics.stdev(numbers)"  # Monty has no such module
+    code = "import statistics\nstatistics.stdev(numbers)"  # not available in Monty
     try:
         return str(
             await run_code(code, inputs={"numbers": [1, 2, 3]}, executor=Bubblewrap())
         )
-    except UsageError as error:  # it is not installed, or not allowed here
+    except UsageError as error:  # Bubblewrap is not installed, or not permitted
         return str(error)
 
 

@@ -36,7 +36,7 @@ class Offer:
 
 # --8<-- [start:lot]
 class Lot(Agent[Offer]):
-    """One thing for sale. Its state is the highest offer, and all clients see it."""
+    """One item for sale. Its state is the highest offer, and all clients see it."""
 
     initial_state = Offer()
 
@@ -56,7 +56,7 @@ class Lot(Agent[Offer]):
 
     def validate_state(self, state: Offer, source: Connection | None) -> None:
         if source is not None and state.amount != self.state.amount:
-            raise Refused("An amount is changed with bid().")
+            raise Refused("Use bid() to change the amount.")
 
     async def on_state_changed(self, state: Offer, source: Connection | None) -> None:
         auction = await self.parent_agent(Auction)
@@ -66,7 +66,7 @@ class Lot(Agent[Offer]):
 
 
 class Auction(Agent):
-    """A root: it has the lots, and a hall where people talk."""
+    """The root: it has the lots, and relays chat messages between its clients."""
 
     async def on_start(self) -> None:
         for name in ("chair", "clock"):
@@ -90,8 +90,8 @@ class Auction(Agent):
         connection.send(f"Welcome, {connection.query['name']}.")
 
     async def on_message(self, connection: Connection, message: str | bytes) -> None:
-        said = f"{connection.query['name']} says: {message}"
-        self.broadcast(said, exclude=[connection])
+        text = f"{connection.query['name']} says: {message}"
+        self.broadcast(text, exclude=[connection])
 
     async def announce(self, text: str) -> None:
         for connection in self.connections.list(tag="staff"):
@@ -127,8 +127,8 @@ def make_site(agents: App) -> Starlette:
 
 async def use(url: str) -> None:
     def read(path: str) -> str:
-        with urlopen(url + path) as answer:
-            return answer.read().decode()
+        with urlopen(url + path) as response:
+            return response.read().decode()
 
     print(await asyncio.to_thread(read, "/"))
     print(await asyncio.to_thread(read, "/agents/auction/spring"))
@@ -142,13 +142,13 @@ async def use(url: str) -> None:
         connect(url, Auction, "spring", sub=chair, query=ann) as mine,
         connect(url, Auction, "spring", sub=chair, query=boss) as lot,
     ):
-        heard, said = staff.messages(), hall.messages()
-        print(await anext(heard), await anext(said))
+        to_staff, to_ann = staff.messages(), hall.messages()
+        print(await anext(to_staff), await anext(to_ann))
         await hall.send("What a chair!")
-        print(await anext(heard))
+        print(await anext(to_staff))
 
         offer = await mine.stub.bid(mine.state.amount + 10)
-        print(await anext(heard))
+        print(await anext(to_staff))
         try:
             await mine.stub.bid(offer.amount)
         except ChildFailed as error:
@@ -163,9 +163,9 @@ async def use(url: str) -> None:
         except Refused as error:
             print("refused:", error)
         await lot.set_state(Offer(offer.amount, offer.bidder, "going twice"))
-        async for seen in mine.states():
-            if seen.note:
-                print("ann sees:", seen.amount, seen.note)
+        async for state in mine.states():
+            if state.note:
+                print("ann sees:", state.amount, state.note)
                 break
 
     try:
@@ -177,7 +177,7 @@ async def use(url: str) -> None:
 
 @asynccontextmanager
 async def serving(site: Starlette) -> AsyncGenerator[str, None]:
-    """Serve a site in this very program, on a port that is free."""
+    """Serve a site in this process, on a free port."""
     config = uvicorn.Config(site, port=0, ws="websockets-sansio", log_level="error")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

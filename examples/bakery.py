@@ -1,4 +1,4 @@
-"""A bakery that talks to its customers, and asks the baker before it sells."""
+"""A bakery that chats with customers, and asks the baker before it sells."""
 
 import asyncio
 import os
@@ -14,18 +14,18 @@ from sapwood import App, ChatAgent, Settings, tool
 
 
 # --8<-- [start:model]
-async def pretend(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Answer as a model would, word by word. It needs no key and no network."""
+async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """Stand in for a model, word by word. It needs no API key and no network."""
     last = messages[-1].parts[-1]
-    said = str(getattr(last, "content", ""))
+    content = str(getattr(last, "content", ""))
     if isinstance(last, ToolReturnPart) and last.tool_name == "look":
-        answer = f"There are {said} loaves of rye. How many may I give you?"
+        answer = f"There are {content} loaves of rye. How many may I give you?"
     elif isinstance(last, ToolReturnPart):
-        answer = f"The baker says: {said}"
-    elif "take" in said:
+        answer = f"The baker says: {content}"
+    elif "take" in content:
         yield {0: DeltaToolCall("sell", '{"bread": "rye", "loaves": 3}')}
         return
-    elif "rye" in said:
+    elif "rye" in content:
         yield {0: DeltaToolCall("look", '{"bread": "rye"}')}
         return
     else:
@@ -38,7 +38,7 @@ async def pretend(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterato
 # --8<-- [end:model]
 # --8<-- [start:agent]
 class Bakery(ChatAgent):
-    model = os.environ.get("MODEL") or FunctionModel(stream_function=pretend)
+    model = os.environ.get("MODEL") or FunctionModel(stream_function=script)
     instructions = "You sell bread. Look at the shelf before you promise anything."
     migrations = (
         "CREATE TABLE shelf (bread TEXT PRIMARY KEY, loaves INTEGER NOT NULL) STRICT",
@@ -74,9 +74,9 @@ async def main(data: str) -> None:
 
         turn = await shop.send("I take three.")
         print(turn.status)
-        for wish in await shop.questions.list():
-            print("the baker is asked:", wish.tool, wish.arguments)
-            await shop.questions.approve(wish.id)
+        for question in await shop.questions.list():
+            print("the baker is asked:", question.tool, question.arguments)
+            await shop.questions.approve(question.id)
         turn = await shop.turns.wait(turn.id)
         print(f"{turn.status}: {turn.text}")
 

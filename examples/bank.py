@@ -1,4 +1,4 @@
-"""A bank in which much goes wrong: what is raised, what is caught, what stays."""
+"""A bank with many failures: what is raised, what is caught, and what is stored."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from sapwood.errors import Crashed
 
 
 class NotEnough(Exception):
-    """An exception of our own, with a number in it."""
+    """A custom exception with a field."""
 
     def __init__(self, missing: int) -> None:
         super().__init__(f"{missing} cents are missing.")
@@ -34,18 +34,18 @@ class Account(Agent):
     # --8<-- [start:stays]
     async def spend_carelessly(self, cents: int) -> int:
         self.sql("INSERT INTO entries VALUES (?)", -cents)
-        return self._checked()  # raises, and the entry stays
+        return self._check_balance()  # raises, but the entry is stored
 
     async def spend(self, cents: int) -> int:
         with self.transaction():
             self.sql("INSERT INTO entries VALUES (?)", -cents)
-            return self._checked()  # raises, and the entry is undone
+            return self._check_balance()  # raises, and the entry is rolled back
 
     # --8<-- [end:stays]
     def _balance(self) -> int:
         return self.sql("SELECT coalesce(sum(cents), 0) FROM entries").scalar(int)
 
-    def _checked(self) -> int:
+    def _check_balance(self) -> int:
         balance = self._balance()
         if balance < 0:
             raise NotEnough(-balance)
@@ -54,9 +54,9 @@ class Account(Agent):
     # --8<-- [start:slow]
     async def audit(self) -> str:
         try:
-            await asyncio.sleep(3600)  # stands in for a service that does not answer
+            await asyncio.sleep(3600)  # stands in for a service that does not respond
         finally:
-            print("  (the audit is closed)")  # also when it is cancelled
+            print("  (the audit is closed)")  # runs on cancellation, too
         return "all is well"
 
     # --8<-- [end:slow]
@@ -83,18 +83,18 @@ class Bank(Agent):
         try:
             return f"paid, {await account.spend(cents)} left"
         except NotEnough as error:
-            return f"not paid: {error.missing} too little"
+            return f"not paid: {error.missing} cents short"
 
     # --8<-- [end:catch]
     # --8<-- [start:transfer]
     async def transfer(self, source: str, target: str, cents: int) -> None:
-        giver = await self.sub_agent(Account, source)
-        await giver.spend(cents)
+        payer = await self.sub_agent(Account, source)
+        await payer.spend(cents)
         try:
-            taker = await self.get_agent(Bank, self.name, sub=[(Account, target)])
-            await taker.book(cents)
+            payee = await self.get_agent(Bank, self.name, sub=[(Account, target)])
+            await payee.book(cents)
         except ChildFailed:
-            await giver.book(cents)  # two databases: only this code can undo it
+            await payer.book(cents)  # two databases: only this code can undo it
             raise
 
     # --8<-- [end:transfer]

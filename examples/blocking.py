@@ -1,6 +1,6 @@
-"""Three doors for work that would hold up every other agent.
+"""Three ways to run work that would block all other agents.
 
-A thread for blocking I/O, a process for computing, `read_sql` for a long query.
+A thread for blocking I/O, a process for computation, `read_sql` for a long query.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from sapwood.errors import SlowSql
 
 # --8<-- [start:functions]
 def fetch(name: str) -> str:
-    """Stands in for a library that blocks: a driver, a client without async."""
+    """Stand in for a library that blocks, such as a client without async."""
     time.sleep(0.2)
     return f"contents of {name}"
 
 
 def digest(text: str, rounds: int) -> str:
-    """Stands in for heavy computing."""
+    """Stand in for heavy computation."""
     value = text.encode()
     for _ in range(rounds):
         value = hashlib.sha256(value).digest()
@@ -43,9 +43,9 @@ class Clerk(Agent):
     # --8<-- [start:doors]
     async def file(self, name: str) -> str:
         text = await self.in_thread(fetch, name)
-        found = await self.in_process(digest, text, 200_000)
-        self.sql("INSERT INTO files VALUES (?, ?) ON CONFLICT DO NOTHING", name, found)
-        return found
+        value = await self.in_process(digest, text, 200_000)
+        self.sql("INSERT INTO files VALUES (?, ?) ON CONFLICT DO NOTHING", name, value)
+        return value
 
     # --8<-- [end:doors]
 

@@ -1,4 +1,4 @@
-"""Budgets: an expedition has one purse, and each of its scouts a smaller one."""
+"""Budgets: one for an expedition, and a smaller one for each of its scouts."""
 
 import asyncio
 import sys
@@ -42,7 +42,7 @@ class Expedition(ChatAgent):
         spent = sum(one["cost"] or 0 for one in whole.values())
         return f"{len(own)} model of its own, ${spent:.4f} in all"
 
-    async def who(self) -> list[str]:
+    async def by_agent(self) -> list[str]:
         rows = await self.spending.list()
         return [f"{row.agent[-1].type}: {row.requests} x {row.model}" for row in rows]
 
@@ -55,15 +55,15 @@ async def main(data: str) -> None:
     # --8<-- [end:prices]
     async with App(agents=[Expedition], settings=settings) as app:
         north = await app.get_agent(Expedition, "north")
-        while (turn := await north.send("Go on!")).status == "completed":
-            print("told:", turn.text)
+        while (turn := await north.send("Continue!")).status == "completed":
+            print("answer:", turn.text)
         # --8<-- [start:refused]
         print(turn.status, turn.reason, "-", turn.error)
         for run in await north.scouts():
             print(run.status, run.reason, "-", run.error)
         # --8<-- [end:refused]
         print(await north.purse())
-        print(await north.who())
+        print(await north.by_agent())
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def make_app(folder: str, model: OpenAIChatModel) -> App:
 
 
 async def complete(request: Request) -> StreamingResponse:
-    """Answer as an OpenAI-compatible server does, so that the example needs none."""
-    asked = await request.json()
-    words = [f"You asked {asked['model']}", ": ", asked["messages"][-1]["content"]]
+    """Stand in for an OpenAI-compatible server, so that the example needs none."""
+    body = await request.json()
+    words = [f"You asked {body['model']}", ": ", body["messages"][-1]["content"]]
     choices = [{"index": 0, "delta": {"content": word}} for word in words]
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0}

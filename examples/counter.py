@@ -1,4 +1,4 @@
-"""A counter and its log, for those who know the same program from Cloudflare Agents."""
+"""A counter and its log, to compare with the same program for Cloudflare Agents."""
 
 import asyncio
 import sys

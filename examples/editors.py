@@ -1,4 +1,4 @@
-"""An editor whose model keeps reporters and a proofreader, and tells them more."""
+"""An editor with persistent children: reporters and a proofreader."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ class Desk:
 
 
 class Reporter(ChatAgent[str, Desk]):
-    """Writes an article. Takes its time."""
+    """Writes an article, slowly."""
 
     model = ScriptedModel(
         call("read", id="r1", books=3), text("Bridges, with numbers."), each=True
@@ -43,7 +43,7 @@ class Reporter(ChatAgent[str, Desk]):
 
 
 class Proofreader(ChatAgent):
-    """Corrects a text, and remembers what you like."""
+    """Corrects texts, and remembers your preferences."""
 
     model = ScriptedModel(text("No mistakes."), text("One mistake."), each=True)
 
@@ -100,7 +100,7 @@ class Paper(Agent[int]):
         return f"edition-{self.state}"
 
 
-def shown(part: dict[str, Any]) -> str:
+def describe(part: dict[str, Any]) -> str:
     if part["type"] == "text":
         return part["text"]
     return f"{part['type'].removeprefix('tool-')} → {part.get('output')}"
@@ -111,14 +111,14 @@ async def main(data: str) -> None:
         paper = await app.get_agent(Paper, "main")
         editor = await app.get_agent(Editor, await paper.next_edition())
         await editor.send("An article about bridges, please.")
-        # The second turn begins by itself, when the article is there.
+        # The second turn starts by itself when the article is finished.
         while len(await editor.conversation.messages()) < 4:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.05)
         print("printed:", await editor.printed())
         for message in await editor.conversation.messages():
             for part in message["parts"]:
                 if part["type"] != "step-start":
-                    print(f"{message['role']}: {shown(part)}")
+                    print(f"{message['role']}: {describe(part)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Takes notes until it is killed, and says after each how many there are."""
+"""Takes notes until it is killed, and prints their number after each."""
 
 import asyncio
 import itertools

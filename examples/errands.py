@@ -65,7 +65,7 @@ class Office(Agent):
             return f"{what}: cancelled after the timeout"
         return run.output
 
-    async def call_back(self, id: str) -> bool:
+    async def recall_errand(self, id: str) -> bool:
         return self.runs.cancel(id, "no longer needed")
 
     # --8<-- [end:cancel]
@@ -100,7 +100,7 @@ class Office(Agent):
     async def shelf(self) -> list[str]:
         return [str(row["thing"]) for row in self.sql("SELECT thing FROM shelf")]
 
-    async def stopped(self) -> list[str]:
+    async def cancelled_errands(self) -> list[str]:
         return [run.input["what"] for run in self.runs.list("cancelled")]
 
     async def status(self, id: str) -> str:
@@ -131,8 +131,12 @@ class Secretary(ChatAgent):
 
 
 # --8<-- [end:notify]
-def said(message: dict[str, Any]) -> str:
+def text_of(message: dict[str, Any]) -> str:
     return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+
+
+async def last_text(agent: ChatAgent) -> str:
+    return text_of((await agent.conversation.messages())[-1])
 
 
 async def main(data: str) -> None:
@@ -147,24 +151,24 @@ async def main(data: str) -> None:
         print(await office.wait_at_most(0.05, "a piano"))
         late = await office.order("ink", minutes=60)
         print("ink is", await office.status(late))
-        await office.call_back(late)
+        await office.recall_errand(late)
         before = len(await office.shelf())
         ordered = await office.order("paper", minutes=0.001)
         print("paper:", await office.wait_for(ordered))
-        # put_away is called a moment later.
+        # put_away is called shortly after the run ends.
         while len(await office.shelf()) == before:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
         print("on the shelf:", await office.shelf())
-        print("stopped:", await office.stopped())
+        print("cancelled:", await office.cancelled_errands())
 
         name = f"secretary-{len(await office.shelf())}"
         secretary = await app.get_agent(Secretary, name)
         await secretary.send("Tea, please.")
-        # The second turn begins when the tea is there.
-        while said((await secretary.conversation.messages())[-1]) != "The tea is here.":  # noqa: ASYNC110 - seen from outside
+        # The second turn starts when the run has ended.
+        while await last_text(secretary) != "The tea is here.":  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
         for message in await secretary.conversation.messages():
-            print(f"  {message['role']}: {said(message)}")
+            print(f"  {message['role']}: {text_of(message)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Imports a large file in a fiber. Kill it half-way, start it again: it continues.
+"""Imports a large file in a fiber. Kill it halfway and restart it: it continues.
 
-Run it in a terminal, kill it with `kill -9` while the bar grows, and run it once more.
+Run it in a terminal, kill it with `kill -9` while the bar grows, and run it again.
 Rich, which draws the bar, comes with the extra `server`.
 """
 
@@ -24,7 +24,7 @@ BATCH = 500
 
 # --8<-- [start:read]
 def read_batch(path: str, position: int) -> tuple[list[tuple[int, float]], int]:
-    """Return what the next lines say, and where those after them begin."""
+    """Return the values of the next lines, and the position after them."""
     with Path(path).open("rb") as file:
         file.seek(position)
         lines = [line for _ in range(BATCH) if (line := file.readline())]
@@ -68,18 +68,18 @@ class Archive(Agent):
 
 
 def make_file(path: Path, lines: int) -> int:
-    """Write a file to import, as from some instrument, and return its size."""
+    """Write a file of measurements to import, and return its size."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".half")  # whole or not at all, whenever it is killed
-        with half.open("w", encoding="ascii") as file:
+        partial = path.with_suffix(".partial")  # a kill never leaves half a file
+        with partial.open("w", encoding="ascii") as file:
             file.writelines(f"{n},{n * 7919 % 10007 / 100}\n" for n in range(lines))
-        half.rename(path)
+        partial.rename(path)
     return path.stat().st_size
 
 
 async def watch(archive: Archive, path: Path, size: int) -> None:
-    """Draw a bar until the whole file is read; where there is no terminal, lines."""
+    """Draw a bar until the file is imported. Without a terminal, print lines."""
     console = Console()
     columns = (
         TextColumn("{task.description}"),
@@ -114,6 +114,6 @@ async def main(folder: Path, lines: int) -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    folder = Path(given[0] if given else "import-data")
-    asyncio.run(main(folder, int(given[1]) if len(given) > 1 else 2_000_000))
+    args = sys.argv[1:]
+    folder = Path(args[0] if args else "import-data")
+    asyncio.run(main(folder, int(args[1]) if len(args) > 1 else 2_000_000))

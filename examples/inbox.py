@@ -1,4 +1,4 @@
-"""An inbox with notebooks: a root, its sub-agents, and a database for each of them."""
+"""An inbox with notebooks: a root and its sub-agents, each with its own database."""
 
 import asyncio
 

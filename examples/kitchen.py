@@ -1,4 +1,4 @@
-"""Chat agents beyond the usual: other answers, other loops, long talks, and costs."""
+"""Chat agents: structured output, custom loops, long conversations and costs."""
 
 import asyncio
 import sys
@@ -40,8 +40,8 @@ class Parrot(ChatAgent):
     """Answers without a model."""
 
     async def respond(self, turn: Turn) -> AsyncIterator[str | dict[str, Any]]:
-        said = (await self.conversation.messages())[-1]["parts"][0]["text"]
-        for word in said.split():
+        prompt = (await self.conversation.messages())[-1]["parts"][0]["text"]
+        for word in prompt.split():
             yield f"{word} "
             await asyncio.sleep(0.01)
         yield {
@@ -72,7 +72,7 @@ class Waiter(ChatAgent):
 # --8<-- [end:loop]
 # --8<-- [start:tools]
 def weekday(day: str) -> str:
-    """Return which day of the week a date is, such as 2026-03-28."""
+    """Return the day of the week of a date, such as 2026-03-28."""
     return f"{date.fromisoformat(day):%A}"
 
 
@@ -93,9 +93,9 @@ class Pantry(ChatAgent):
 
     @tool(idempotent=True)
     async def count(self, what: str) -> int:
-        """Count what is there of something."""
-        found = self.sql("SELECT count FROM things WHERE what = ?", what)
-        return found.scalar(int)
+        """Return how many of something are there."""
+        rows = self.sql("SELECT count FROM things WHERE what = ?", what)
+        return rows.scalar(int)
 
     @tool
     async def throw_away(self, what: str) -> None:
@@ -104,7 +104,7 @@ class Pantry(ChatAgent):
 
     async def before_tool_call(self, tool: str, arguments: dict[str, Any]) -> None:
         if tool == "throw_away" and arguments["what"] == "all":
-            raise Refused("Not everything.")
+            raise Refused("Cannot throw everything away.")
 
 
 # --8<-- [end:tools]
@@ -112,7 +112,7 @@ class Pantry(ChatAgent):
 class Diary(ChatAgent):
     model = ScriptedModel(text("I see."))
     instructions = "Listen."
-    compact_above = 200  # tokens, roughly; a real one has some ten thousand
+    compact_above = 200  # approximate tokens; use some ten thousand in production
 
     async def compact(self, messages: list[ModelMessage]) -> str | None:
         return f"{len(messages)} messages about the days before."
@@ -121,11 +121,11 @@ class Diary(ChatAgent):
 async def keep_diary(diary: Diary) -> None:
     for day in range(1, 31):
         await diary.send(f"On day {day} it {'snowed' if day == 17 else 'rained'}.")
-    found = await diary.conversation.search("snowed")
-    print("found:", found[0]["parts"][0]["text"])
-    whole = await diary.conversation.export()
-    print("messages:", len(whole["messages"]))
-    print("the model sees few:", len(whole["model_messages"]) < 30)
+    matches = await diary.conversation.search("snowed")
+    print("found:", matches[0]["parts"][0]["text"])
+    export = await diary.conversation.export()
+    print("messages:", len(export["messages"]))
+    print("the model sees few:", len(export["model_messages"]) < 30)
 
 
 # --8<-- [end:long]
@@ -160,7 +160,7 @@ class Host(ChatAgent):
         await self.send("It is six o'clock. Welcome the guests.")
 
 
-async def let_in(host: Host) -> None:
+async def welcome(host: Host) -> None:
     guests = [host.send(f"Guest {number} is here.") for number in range(1, 6)]
     turns = await asyncio.gather(*guests)
     print("host:", ", ".join(turn.status for turn in turns))
@@ -180,15 +180,15 @@ async def main(data: str) -> None:
         print(await ask_cook(await app.get_agent(Cook, "anna")))
         parrot = await app.get_agent(Parrot, "coco")
         print("parrot:", (await parrot.send("Hello there")).text)
-        served_by = await app.get_agent(Waiter, "ben")
-        print("waiter:", (await served_by.send("Which soup is there?")).text)
+        ben = await app.get_agent(Waiter, "ben")
+        print("waiter:", (await ben.send("Which soup is there?")).text)
         pantry = await app.get_agent(Pantry, "cellar")
         print("pantry:", (await pantry.send("What is there?")).text)
         await keep_diary(await app.get_agent(Diary, "cat"))
         frugal = await app.get_agent(Frugal, "dan")
         for name, used in (await frugal.send("What is cheap?")).usage.items():
             print(f"{name}: {used['requests']} request, cost {used['cost']}")
-        await let_in(await app.get_agent(Host, "eva"))
+        await welcome(await app.get_agent(Host, "eva"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keeping data: tables and migrations, a state with versions, a backup."""
+"""Stored data: tables and migrations, a versioned state, a backup."""
 
 import asyncio
 import sys

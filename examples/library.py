@@ -1,4 +1,4 @@
-"""A library that reminds its readers: calls that happen later."""
+"""A library that reminds its readers: schedules, queues and fibers."""
 
 import asyncio
 import sys
@@ -46,24 +46,24 @@ class Library(Agent):
     async def send(self, reader: str, text: str) -> None:
         row = self.sql("SELECT home FROM readers WHERE name = ?", reader).first()
         if row is None:
-            raise LookupError(f"Where does {reader} live?")
+            raise LookupError(f"There is no address for {reader}.")
         await asyncio.sleep(0.01)  # stands in for the post
         print(f"  to {reader}, {row['home']}: {text}")
 
     # --8<-- [end:send]
     # --8<-- [start:look]
-    async def to_come(self) -> list[str]:
+    async def pending(self) -> list[str]:
         calls = [*self.schedules.list(), *self.queues.list()]
         return [" ".join([call.method, *call.arguments.values()]) for call in calls]
 
     # --8<-- [end:look]
-    async def is_quiet(self) -> bool:
-        """Whether nothing is queued, and no schedule is due."""
+    async def is_idle(self) -> bool:
+        """Return whether nothing is queued, and no schedule is due."""
         due = [schedule.due_at for schedule in self.schedules.list()]
         return not self.queues.list() and min(due) > datetime.now(UTC)
 
     # --8<-- [start:dead]
-    async def given_up(self) -> list[str]:
+    async def failures(self) -> list[str]:
         return [
             f"{letter.method} after {letter.attempts} attempts: {letter.error}"
             for letter in self.dead_letters.list()
@@ -102,7 +102,7 @@ async def main(data: str) -> None:
         await town.lend("Walden", "ann", timedelta(seconds=1))
         await town.lend("Middlemarch", "bob", timedelta(seconds=1))
         print("Emma was returned, reminder cancelled:", await town.give_back("Emma"))
-        print("pending:", await town.to_come())
+        print("pending:", await town.pending())
     print("the library is closed for a second")
     await asyncio.sleep(1)
 
@@ -110,14 +110,14 @@ async def main(data: str) -> None:
         print("it is open again, and no client calls it")
         await asyncio.sleep(1)
         town = await app.get_agent(Library, "town")
-        while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
+        while not await town.is_idle():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        print("dead letters:", await town.given_up())
+        print("dead letters:", await town.failures())
         await town.join("bob", "High Street 2")
         await town.try_again()
-        while not await town.is_quiet():  # noqa: ASYNC110 - seen from outside
+        while not await town.is_idle():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        print("pending:", await town.to_come())
+        print("pending:", await town.pending())
 
         print("taking stock")
         print("books:", await town.take_stock(2026))

@@ -1,4 +1,4 @@
-"""Limits: what would go beyond one is refused before it happens, in a sentence."""
+"""Limits: an operation that would exceed one is rejected before it starts."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from sapwood import Agent, App, Limits, OverLimit, Settings
 
 # --8<-- [start:limits]
 class Leaf(Agent):
-    limits = Limits(depth=0)  # in this class: no sub-agents at all
+    limits = Limits(depth=0)  # no sub-agents
 
     async def grow(self) -> None:
         await self.sub_agent(Leaf, "next")
@@ -59,13 +59,13 @@ async def main(data: str) -> None:
             print(f"{error.limit}: {error}")
         # --8<-- [end:refused]
 
-        for act in (
+        for operation in (
             lambda: branch.ask_to_grow("first"),
             lambda: branch.ask("first", "x" * 20_000),
             lambda: fill(branch),
         ):
             try:
-                await act()
+                await operation()
             except OverLimit as error:
                 print(f"{error.limit}: {error}")
 

@@ -38,8 +38,8 @@ class Diary(Agent):
 
 
 # --8<-- [start:app]
-def may(user: User, address: Address, action: str) -> bool:
-    """Let members reach their own diary, and helpers reach all of them."""
+def may_access(user: User, address: Address, action: str) -> bool:
+    """Allow members to open their own diary, and helpers to open all."""
     return address.name == user.id or "helper" in user.claims.get("roles", [])
 
 
@@ -48,7 +48,7 @@ def make_app(folder: str) -> App:
     return App(
         agents=[Diary],
         authenticate=authenticate,
-        authorize=may,
+        authorize=may_access,
         settings=Settings(data=folder),
     )
 
@@ -69,13 +69,13 @@ def token_for(user: str, **claims: object) -> str:
 
 
 def ask(url: str, token: str | None = None, entry: str | None = None) -> str:
-    """Send one request, as any client would."""
+    """Send one request."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with urlopen(
             Ask(url, headers=headers, data=entry.encode() if entry else None)
-        ) as answer:
-            return answer.read().decode()
+        ) as response:
+            return response.read().decode()
     except HTTPError as error:
         with error:
             return f"{error.code} {error.read().decode()}"
@@ -83,7 +83,7 @@ def ask(url: str, token: str | None = None, entry: str | None = None) -> str:
 
 @asynccontextmanager
 async def serving(app: App):
-    """Serve the app on a free port for as long as the block lasts."""
+    """Serve the app on a free port during the block."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="critical"))
     task = asyncio.create_task(server.serve(sockets=[listening]))

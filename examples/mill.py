@@ -1,8 +1,8 @@
-"""A class that computes for long, in processes of its own.
+"""A class with long computations, in its own pool of processes.
 
     sapwood serve mill:app --workers 2 --pool heavy=1
 
-Run as it is, everything is in one process, and the pool means nothing.
+If you run this file with Python, everything is in one process, without the pool.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ class Mill(Agent):
 
 
 class Shop(Agent):
-    """Answers at once, whatever the mills do."""
+    """Responds at once, even while mills compute."""
 
     async def order(self, what: str) -> str:
         mill = await self.get_agent(Mill, what)
         return await mill.grind(what, 50_000)
 
-    async def is_beside(self, what: str) -> bool:
-        """Return whether a mill is in the process of the shop."""
+    async def shares_process(self, what: str) -> bool:
+        """Return whether a mill is in the same process as the shop."""
         mill = await self.get_agent(Mill, what)
         return await mill.process() == os.getpid()
 
@@ -50,7 +50,7 @@ async def main(data: str) -> None:
     async with App(agents=app.agents, settings=Settings(data=data)) as alone:
         shop = await alone.get_agent(Shop, "corner")
         print("ground:", (await shop.order("rye"))[:12])
-        print("in one process:", await shop.is_beside("rye"))
+        print("in one process:", await shop.shares_process("rye"))
 
 
 if __name__ == "__main__":

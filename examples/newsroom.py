@@ -1,4 +1,4 @@
-"""A newsroom: desks, and at each desk its reporters. Three levels of agents."""
+"""A newsroom with desks, and desks with reporters: three levels of agents."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ Progress = Callable[[str], Awaitable[None]]
 
 
 class Reporter(Agent):
-    """Writes, and keeps what it wrote in a database of its own."""
+    """Writes articles, and stores them in its own database."""
 
     migrations = ("CREATE TABLE articles (topic TEXT NOT NULL) STRICT",)
 
@@ -31,7 +31,7 @@ class Reporter(Agent):
             yield word
 
     # --8<-- [end:stream]
-    async def written(self) -> int:
+    async def article_count(self) -> int:
         return self.sql("SELECT count(*) FROM articles").scalar(int)
 
     async def investigate(self) -> None:
@@ -39,7 +39,7 @@ class Reporter(Agent):
 
 
 class Desk(Agent):
-    """Gives each topic to the reporter who knows about it."""
+    """Assigns each topic to a reporter."""
 
     # --8<-- [start:parallel]
     async def cover(self, topics: dict[str, str], progress: Progress) -> list[str]:
@@ -86,7 +86,7 @@ class Desk(Agent):
         await self.children.delete(Reporter, name)
         assert not self.children.has(Reporter, name)
         successor = await self.sub_agent(Reporter, name)
-        return await successor.written()
+        return await successor.article_count()
 
     # --8<-- [end:delete]
 
@@ -130,7 +130,7 @@ async def main(data: str) -> None:
         print(await desk.give_up("ben"))
         print("staff:", await desk.staff())
 
-        print("written by the new ann:", await desk.replace("ann"))
+        print("articles of the new ann:", await desk.replace("ann"))
         print("staff:", await desk.staff())
 
 

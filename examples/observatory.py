@@ -1,4 +1,4 @@
-"""An observatory that keeps some of its observations, and lets the rest go."""
+"""An observatory that pins some of its observations. Retention deletes the rest."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from sapwood import Agent, App, Retention, Settings
 
 
 class Observer(Agent):
-    """Looks at one star, and keeps the picture in its own database."""
+    """Observes one star, and stores the picture in its own database."""
 
     migrations = ("CREATE TABLE pictures (picture BLOB NOT NULL) STRICT",)
 

@@ -1,7 +1,7 @@
 """Three sub-agents with different points of view, and a coordinator that sums up.
 
-They think in parallel. One of them fails on purpose: the others' answers are used, and
-the summary says what is missing. Run it twice: every perspective has its own history.
+They run in parallel. One of them fails on purpose: the summary uses the other answers,
+and names the missing one. Run it twice: every perspective has its own history.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ class Opinion:
     view: str
     text: str
     number: int
-    """How many opinions this perspective has given by now."""
+    """The number of opinions of this perspective so far."""
 
 
 class Perspective(Agent):
@@ -28,7 +28,7 @@ class Perspective(Agent):
     )
 
     async def consider(self, proposal: str) -> Opinion:
-        await asyncio.sleep(0.05)  # stands in for a model that takes its time
+        await asyncio.sleep(0.05)  # stands in for a slow model
         text = self._think(proposal)
         self.sql("INSERT INTO opinions VALUES (?, ?)", proposal, text)
         return Opinion(
@@ -63,7 +63,7 @@ class Accountant(Perspective):
 
 
 class Coordinator(Agent):
-    """Asks all perspectives at once, and makes do with those that answer."""
+    """Asks all perspectives in parallel, and sums up the answers."""
 
     migrations = (
         "CREATE TABLE syntheses (proposal TEXT NOT NULL, text TEXT NOT NULL) STRICT",
@@ -86,16 +86,16 @@ class Coordinator(Agent):
                 lines.append(f"{answer.path[-1][1]} could not answer: {answer}")
             else:
                 raise answer
-        heard = sum(isinstance(answer, Opinion) for answer in answers)
+        count = sum(isinstance(answer, Opinion) for answer in answers)
         text = "\n".join(
-            [f"{proposal}: {heard} of {len(answers)} perspectives heard.", *lines]
+            [f"{proposal}: {count} of {len(answers)} perspectives.", *lines]
         )
         self.sql("INSERT INTO syntheses VALUES (?, ?)", proposal, text)
         return text
 
     # --8<-- [end:coordinator]
 
-    async def said_by_engineer(self) -> list[str]:
+    async def engineer_opinions(self) -> list[str]:
         engineer = await self.sub_agent(Engineer, "engineer")
         return await engineer.past()
 
@@ -109,7 +109,7 @@ async def main(data: str) -> None:
         )
         print(
             "the engineer has spoken",
-            len(await coordinator.said_by_engineer()),
+            len(await coordinator.engineer_opinions()),
             "times",
         )
 

@@ -1,7 +1,7 @@
 """A parent that delegates: each question goes to a researcher with its own memory.
 
-Run it twice: the researchers remember what they were asked. Give a folder as the first
-argument to keep the data elsewhere.
+Run it twice: the researchers remember their questions. To store the data elsewhere,
+pass a folder as the first argument.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Progress:
 
 
 class Researcher(Agent):
-    """Looks things up, and keeps a log of it in a database of its own."""
+    """Looks up answers, and keeps a log in its own database."""
 
     migrations = (
         "CREATE TABLE log (question TEXT NOT NULL, source TEXT NOT NULL) STRICT",
@@ -49,12 +49,12 @@ class Researcher(Agent):
 
 
 class Orchestrator(Agent[Progress]):
-    """Knows which researcher to ask, and how often it did."""
+    """Chooses the researcher, and counts the questions."""
 
     initial_state = Progress()
 
     async def ask(self, field: str, question: str) -> Finding:
-        # Made the first time, found again ever after.
+        # Creates the sub-agent, or returns the existing one.
         researcher = await self.sub_agent(Researcher, field)
         finding = await researcher.find(question)
         self.set_state(replace(self.state, questions=self.state.questions + 1))
@@ -68,7 +68,7 @@ class Orchestrator(Agent[Progress]):
 
 
 def best_source(question: str) -> str:
-    """Stands in for a search: the source that shares most words with the question."""
+    """Stand in for a search: return the source that shares most words."""
 
     def words(text: str) -> set[str]:
         return set(re.findall(r"\w{4,}", text.lower()))

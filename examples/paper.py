@@ -1,4 +1,4 @@
-"""A newspaper whose editor uses agents as tools, and they use others."""
+"""A newspaper whose editor uses agents as tools. One of them uses another."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ from sapwood import Agent, App, ChatAgent, Run, Settings, agent_tool
 
 
 # --8<-- [start:models]
-def asks(number: int, tool: str, about: str, messages: list[ModelMessage]) -> Any:
-    """Want to use a tool, as a model would say it."""
-    arguments, id = f'{{"message": "{about}"}}', f"call-{len(messages)}-{number}"
+def tool_call(number: int, tool: str, topic: str, messages: list[ModelMessage]) -> Any:
+    """Return a tool call, as a model streams it."""
+    arguments, id = f'{{"message": "{topic}"}}', f"call-{len(messages)}-{number}"
     return {number: DeltaToolCall(tool, arguments, tool_call_id=id)}
 
 
@@ -29,21 +29,21 @@ async def words(text: str) -> AsyncIterator[str]:
 async def as_editor(
     messages: list[ModelMessage], info: AgentInfo
 ) -> AsyncIterator[Any]:
-    """Ask the researcher and the archive at once, and put together what they say."""
+    """Call the researcher and the archive in parallel, and combine their results."""
     parts = messages[-1].parts
     if not isinstance(parts[-1], ToolReturnPart):
-        yield asks(0, "researcher", "rivers", messages)
-        yield asks(1, "archive", "rivers", messages)
+        yield tool_call(0, "researcher", "rivers", messages)
+        yield tool_call(1, "archive", "rivers", messages)
         return
-    found = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
-    async for word in words(" ".join(found)):
+    results = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
+    async for word in words(" ".join(results)):
         yield word
 
 
 async def as_researcher(
     messages: list[ModelMessage], info: AgentInfo
 ) -> AsyncIterator[Any]:
-    """Have a number checked before it is used."""
+    """Call the checker for a number before using it."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
         async for word in words(f"The longest river has {last.content}."):
@@ -51,7 +51,7 @@ async def as_researcher(
     elif "sure" in str(getattr(last, "content", "")):
         yield "The checker was."
     else:
-        yield asks(0, "checker", "6650 km", messages)
+        yield tool_call(0, "checker", "6650 km", messages)
 
 
 # --8<-- [end:models]
@@ -64,7 +64,7 @@ class Checker(Agent):
 
 
 class Archive(Agent):
-    """Finds what the paper has written about something."""
+    """Finds earlier articles on a topic."""
 
     async def on_run(self, topic: str) -> str:
         self.report_progress(message=f"looking for {topic}")
@@ -72,16 +72,16 @@ class Archive(Agent):
 
 
 class Researcher(ChatAgent):
-    """Finds out what is known about something."""
+    """Researches a topic."""
 
     model = FunctionModel(stream_function=as_researcher)
-    instructions = "Answer in one sentence. Have every number checked."
+    instructions = "Answer in one sentence. Check every number."
     tools = (agent_tool(Checker),)
 
 
 class Editor(ChatAgent):
     model = os.environ.get("MODEL") or FunctionModel(stream_function=as_editor)
-    instructions = "You edit a newspaper. Ask others before you write."
+    instructions = "You edit a newspaper. Ask your helpers before you write."
     tools = (agent_tool(Researcher), agent_tool(Archive))
 
     async def all_runs(self) -> list[Run]:
@@ -101,12 +101,12 @@ async def main(data: str) -> None:
 
         *_, research, archive = await editor.all_runs()
         for run in (research, archive):
-            print(f"{run.agent.type} was given {run.input!r}: {run.status}")
+            print(f"{run.agent.type}, input {run.input!r}: {run.status}")
 
         helper = await app.get_agent(Editor, "daily", sub=[(Researcher, research.id)])
         turn = await helper.send("Are you sure?")
-        print(f"the researcher, asked again: {turn.text}")
-        print(f"and what it had said for the editor stays: {research.output}")
+        print(f"follow-up answer of the researcher: {turn.text}")
+        print(f"result for the editor, unchanged: {research.output}")
 
 
 # --8<-- [end:main]

@@ -1,4 +1,4 @@
-"""How agents work together: nested, in parallel, reporting back, streaming."""
+"""Patterns for teams of agents: nesting, fan-out, callbacks, streams."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from sapwood import Agent, App, Settings, TimedOut, deadline
 
 
 class Worker(Agent):
-    """The lowest level: does the work, and counts it."""
+    """The lowest level: does the tasks, and counts them."""
 
     migrations = ("CREATE TABLE done (task TEXT NOT NULL) STRICT",)
 
@@ -23,7 +23,7 @@ class Worker(Agent):
     ) -> str:
         for percent in (25, 50, 75, 100):
             await asyncio.sleep(0.01)
-            await progress(percent)  # runs at the side that passed it
+            await progress(percent)  # runs in the agent that passed it
         return await self.do(task)
 
     # --8<-- [end:callback]
@@ -38,7 +38,7 @@ class Worker(Agent):
 
 
 class TeamLead(Agent):
-    """The middle: splits a task among its workers, who work at the same time."""
+    """The middle level: splits a task among workers that run in parallel."""
 
     # --8<-- [start:fan-out]
     async def deliver(self, product: str, parts: list[str]) -> list[str]:
@@ -56,7 +56,7 @@ class TeamLead(Agent):
 
 
 class Manager(Agent):
-    """The top: knows the teams, and nothing of their workers."""
+    """The top level: knows the teams, but not their workers."""
 
     migrations = ("CREATE TABLE reports (line TEXT NOT NULL) STRICT",)
 
@@ -92,7 +92,7 @@ class Manager(Agent):
 
     # --8<-- [start:letter]
     async def letter(self) -> AsyncIterator[str]:
-        """Pass a child's stream on, item by item."""
+        """Forward the stream of a child, item by item."""
         worker = await self.sub_agent(Worker, "scribe")
         async for word in worker.dictate("the chair is ready"):
             yield word.upper()

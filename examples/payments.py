@@ -1,4 +1,4 @@
-"""A shop whose payments are retried, and are carried out once."""
+"""A shop whose payments are retried, but booked once."""
 
 import asyncio
 import sys
@@ -9,15 +9,15 @@ from sapwood.errors import CircuitOpen, KeyReused
 
 
 class Ledger(Agent):
-    """Books payments; the bank behind it is away now and then."""
+    """Books payments. The bank behind it is sometimes unavailable."""
 
     migrations = ("CREATE TABLE payments (order_id TEXT, cents INTEGER) STRICT",)
-    away = 0
+    outages = 0
 
     async def pay(self, order_id: str, cents: int) -> int:
-        if Ledger.away > 0:
-            Ledger.away -= 1
-            raise Unavailable("The bank does not answer.")
+        if Ledger.outages > 0:
+            Ledger.outages -= 1
+            raise Unavailable("The bank does not respond.")
         self.sql("INSERT INTO payments VALUES (?, ?)", order_id, cents)
         return self.sql("SELECT count(*) FROM payments").scalar(int)
 
@@ -62,7 +62,7 @@ class Shop(Agent):
 async def main(data: str) -> None:
     async with App(agents=[Shop], settings=Settings(data=data)) as app:
         shop = await app.get_agent(Shop, "corner")
-        Ledger.away = 2
+        Ledger.outages = 2
         print("order 17 is payment", await shop.check_out("17", 500))
         print("order 17 is payment", await shop.check_out("17", 500))
         print("cents in the ledger:", await shop.total())
@@ -72,7 +72,7 @@ async def main(data: str) -> None:
         except KeyReused as error:
             print(f"{error.code}: {error}")
         # --8<-- [end:reused]
-        Ledger.away = 3
+        Ledger.outages = 3
         for number in range(4):
             print(f"attempt {number + 1}:", await shop.try_to_pay("18", 100))
 

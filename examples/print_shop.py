@@ -1,4 +1,4 @@
-"""A print shop whose job server knows nothing of sapwood, and an agent that uses it."""
+"""An agent that uses a job server of a print shop through its own transport."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ LISTENING = socket.create_server(("127.0.0.1", 0))
 SHOP = f"http://127.0.0.1:{LISTENING.getsockname()[1]}"
 
 
-# The job server: it knows nothing of sapwood, and forgets its jobs when it ends.
+# The job server: it does not use sapwood, and keeps its jobs in memory.
 jobs: dict[str, dict[str, Any]] = {}
 
 
@@ -44,7 +44,7 @@ async def job(request: Request) -> JSONResponse:
     elif request.method == "DELETE":
         jobs.setdefault(id, {"pages": 0, "printed": 0})["state"] = "stopped"
     if id not in jobs:
-        return JSONResponse({"error": "There is no such job."}, 404)
+        return JSONResponse({"error": f"There is no job {id}."}, 404)
     print_a_page(jobs[id])
     return JSONResponse(jobs[id])
 
@@ -61,13 +61,13 @@ shop = Starlette(routes=[Route("/jobs/{id}", job, methods=["GET", "PUT", "DELETE
 
 # --8<-- [start:transport]
 class ShopTransport:
-    """Carries runs to the job server: a session is a job, a page is a chunk."""
+    """Maps runs to the job server: a session is a job, a page is a chunk."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     async def start(self, session: str, input: Any) -> RemoteStatus:
-        return await self._ask("PUT", session, json=input)  # the same id, the same job
+        return await self._ask("PUT", session, json=input)  # the id makes it idempotent
 
     async def status(self, session: str) -> RemoteStatus:
         return await self._ask("GET", session)
@@ -82,7 +82,7 @@ class ShopTransport:
         while True:
             now = await self._ask("GET", session)
             pages = range(seq + 1, now.seq + 1)
-            yield [Heartbeat(), *(Chunk(page, printed(page)) for page in pages)]
+            yield [Heartbeat(), *(Chunk(page, page_chunk(page)) for page in pages)]
             seq = now.seq
             if now.is_over:
                 yield [End(now)]
@@ -95,7 +95,7 @@ class ShopTransport:
         if response.status_code == httpx2.codes.NOT_FOUND:
             raise RemoteLost(f"The print shop does not know the job {session}.")
         if response.is_server_error:
-            raise Unavailable(f"The print shop answers {response.status_code}.")
+            raise Unavailable(f"The print shop responded with {response.status_code}.")
         if response.is_client_error:
             raise RemoteRefused(response.json()["error"])
         return status_of(response.json())
@@ -109,10 +109,10 @@ def retryable() -> Generator[None, None, None]:
     try:
         yield
     except httpx2.TransportError as error:
-        raise Unavailable(f"The print shop cannot be reached: {error}") from error
+        raise Unavailable(f"The print shop is unreachable: {error}") from error
 
 
-def printed(page: int) -> dict[str, Any]:
+def page_chunk(page: int) -> dict[str, Any]:
     return {"type": "data-page", "data": {"page": page}}
 
 
@@ -150,7 +150,7 @@ class Office(Agent):
 
 @asynccontextmanager
 async def serving() -> AsyncGenerator[None, None]:
-    """Serve the print shop in this very program; it has a machine of its own."""
+    """Serve the print shop in this process. In reality it is another server."""
     server = uvicorn.Server(uvicorn.Config(shop, log_level="error"))
     task = asyncio.create_task(server.serve(sockets=[LISTENING]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it

@@ -1,4 +1,4 @@
-"""An order goes down three desks; the last asks before it pays; the office answers."""
+"""A purchase with three nested agents: the last asks before it pays."""
 
 import asyncio
 import sys
@@ -12,9 +12,9 @@ from sapwood import App, ChatAgent, Question, Settings, agent_tool, tool
 
 
 def uses(name: str, arguments: str = '{"message": "A printer."}') -> FunctionModel:
-    """Return a model that calls this tool, and says what came of it."""
+    """Return a model that calls this tool, and answers with the result."""
 
-    async def pretend(
+    async def script(
         messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[Any]:
         last = messages[-1].parts[-1]
@@ -23,12 +23,12 @@ def uses(name: str, arguments: str = '{"message": "A printer."}') -> FunctionMod
         else:
             yield {0: DeltaToolCall(name, arguments)}
 
-    return FunctionModel(stream_function=pretend)
+    return FunctionModel(stream_function=script)
 
 
 # --8<-- [start:agents]
 class Clerk(ChatAgent):
-    """Pays."""
+    """Makes payments."""
 
     model = uses("pay", '{"euros": 90, "what": "a printer"}')
 
@@ -39,14 +39,14 @@ class Clerk(ChatAgent):
 
 
 class Buyer(ChatAgent):
-    """Buys what is cheapest."""
+    """Buys the cheapest offer."""
 
     model = uses("clerk")
     tools = (agent_tool(Clerk),)
 
 
 class Department(ChatAgent):
-    """Knows what is needed."""
+    """Collects orders."""
 
     model = uses("buyer")
     tools = (agent_tool(Buyer),)
@@ -66,21 +66,21 @@ async def main(data: str) -> None:
         office = await app.get_agent(Office, "berlin")
         for approved in (True, False):
             turn = asyncio.create_task(office.send("We need a printer."))
-            wish = await asked(office)
-            way = " → ".join(step.type for step in wish.path)
-            print(f"{way} asks: {wish.tool} {wish.arguments}")
+            question = await first_question(office)
+            path = " → ".join(step.type for step in question.path)
+            print(f"{path} asks: {question.tool} {question.arguments}")
             if approved:
-                await office.questions.approve(wish)
+                await office.questions.approve(question)
             else:
-                await office.questions.deny(wish, "We have one.")
+                await office.questions.deny(question, "We have one.")
             print((await turn).text)
 
 
-async def asked(office: Office) -> Question:
+async def first_question(office: Office) -> Question:
     """Wait for the first question, and return it."""
     while True:
-        for wish in await office.questions.list():
-            return wish
+        for question in await office.questions.list():
+            return question
         await asyncio.sleep(0.05)
 
 

@@ -23,7 +23,7 @@ class Refund(BaseModel):
 class Returns(Agent):
     migrations = ("CREATE TABLE letters (text TEXT NOT NULL) STRICT",)
 
-    async def returned(self, order: int) -> None:
+    async def handle_return(self, order: int) -> None:
         self.start_fiber(f"order {order}", self.decide, order)
 
     async def decide(self, order: int) -> str:
@@ -32,12 +32,12 @@ class Returns(Agent):
             options=["refund", "send again"],
         )
         if what == "send again":
-            return "It is sent again."
+            return "We send it again."
         refund = await self.questions.ask("How much, and why?", schema=Refund)
         try:
             text = await self.questions.ask("What do we write to the customer?")
         except Refused:
-            return "No letter is sent."
+            return "We send no letter."
         self.sql("INSERT INTO letters VALUES (?)", f"{text} {refund.euros} euros.")
         return text
 
@@ -54,7 +54,7 @@ class Returns(Agent):
 class Shop(Agent):
     async def send_back(self, order: int) -> str:
         returns = await self.sub_agent(Returns, "returns")
-        await returns.returned(order)
+        await returns.handle_return(order)
         while await returns.is_open(order):
             for question in await self.questions.list():
                 print(f"{question.kind}: {question.prompt}")

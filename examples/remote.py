@@ -1,4 +1,4 @@
-"""A shopping list on a server, and two programs that use it from elsewhere."""
+"""A shopping list on a server, and clients that use it over the network."""
 
 import asyncio
 import sys
@@ -80,17 +80,17 @@ async def use(url: str) -> None:
         connect(url, ShoppingList, "home") as mine,
         connect(url, ShoppingList, "home") as yours,
     ):
-        wanted = Items(("milk", "eggs"))
-        await mine.set_state(wanted)
+        new = Items(("milk", "eggs"))
+        await mine.set_state(new)
         async for items in yours.states():
-            if items == wanted:
-                print("seen by the other:", items)
+            if items == new:
+                print("state at the other:", items)
                 break
         # --8<-- [end:state]
         # --8<-- [start:messages]
         await mine.send("I am at the shop.")
         async for message in yours.messages():
-            print("told the other:", message)
+            print("message at the other:", message)
             break
     # --8<-- [end:messages]
 
@@ -109,7 +109,7 @@ async def use(url: str) -> None:
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncGenerator[str, None]:
-    """Serve the app in this very program, on a port that is free."""
+    """Serve the app in this process, on a free port."""
     config = uvicorn.Config(app, port=0, ws="websockets-sansio", log_level="error")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

@@ -1,4 +1,4 @@
-"""Reports by the calendar: cron expressions, time zones, and a key for each."""
+"""Scheduled reports: cron expressions with time zones and keys."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ class Reports(Agent):
     async def greet_daily(self, hour: int, zone: str) -> None:
         self.schedule(Cron(f"0 {hour} * * *", zone, key="greet"), self.write, "greet")
 
-    async def never_mind(self) -> bool:
+    async def stop_greeting(self) -> bool:
         return self.schedules.cancel("greet")
 
     # --8<-- [end:user]
@@ -47,7 +47,7 @@ async def main(data: str) -> None:
         await office.greet_daily(9, "Asia/Tokyo")
         for key, time in (await office.next_times()).items():
             print(f"{key}: {time}")
-        print("greetings were stopped:", await office.never_mind())
+        print("greetings were stopped:", await office.stop_greeting())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A support desk: customers talk to their own tickets, operators approve refunds."""
+"""A support desk: customers chat in their own tickets, operators approve refunds."""
 
 import asyncio
 import sys
@@ -35,7 +35,7 @@ def is_operator(user: Any) -> bool:
     return "operator" in user.claims.get("roles", [])
 
 
-# The models are functions, so that the example needs no key.
+# The models are functions, so that the example needs no API key.
 async def book(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[Any]:
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
@@ -87,7 +87,9 @@ class Ticket(ChatAgent):
     @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def close_ticket(self) -> str:
         """Close the ticket. The customer confirms it."""
-        return "The ticket is closed."
+        turn = self.turns.current()
+        by = "the company" if turn is None or turn.user is None else turn.user
+        return f"The ticket is closed, as {by} requested."
 
     async def on_before_sub_agent(
         self, request: HTTPConnection, child: PathSegment
@@ -102,7 +104,7 @@ class Ticket(ChatAgent):
 
 # --8<-- [start:desk]
 class Desk(Agent):
-    """The desk of one company. It has a ticket for each customer, of the same name."""
+    """The desk of one company. It has a ticket for each customer, by name."""
 
     async def on_before_connect(self, request: HTTPConnection) -> Response | None:
         return (
@@ -142,8 +144,8 @@ class Desk(Agent):
 
 
 # --8<-- [start:app]
-def may(user: User, address: Address, action: str) -> bool:
-    """Let users reach the desk of their own company."""
+def may_access(user: User, address: Address, action: str) -> bool:
+    """Allow users to open the desk of their own company."""
     return user.claims.get("company") == address.name
 
 
@@ -151,7 +153,7 @@ def make_app(folder: str) -> App:
     return App(
         agents=[Desk],
         authenticate=JwtAuth(SECRET, algorithms=["HS256"], audience="desk"),
-        authorize=may,
+        authorize=may_access,
         settings=Settings(data=folder),
     )
 

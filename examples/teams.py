@@ -9,12 +9,12 @@ PAGES = ["The root", "The stem", "The branch", "The leaf"]
 
 
 class Translator(Agent):
-    """Translates a page. Its desk may be taken, which passes."""
+    """Translates a page. It may be temporarily unavailable."""
 
     # --8<-- [start:passing]
     async def on_run(self, page: str) -> str:
         if page == "The stem" and "~" not in self.name:
-            raise Unavailable("All desks are taken.")  # tried again, if that is wished
+            raise Unavailable("All desks are taken.")  # retried with `retry=`
         return page.upper()
 
     # --8<-- [end:passing]
@@ -67,7 +67,7 @@ class Editor(Agent):
     # --8<-- [end:pipeline]
     # --8<-- [start:fiber]
     async def publish(self, issue: int) -> str:
-        """Produce an issue once, also after crashes."""
+        """Produce an issue once, even if the server crashes."""
         self.start_fiber(f"issue-{issue}", self.make, issue)
         return await self.fibers.result(f"issue-{issue}")
 
@@ -77,7 +77,7 @@ class Editor(Agent):
         return f"{pages}, judged by {sum(vote.ok for vote in votes)}"
 
     # --8<-- [end:fiber]
-    async def losers(self) -> list[str]:
+    async def cancelled_runs(self) -> list[str]:
         return [
             f"{run.agent.type}: {run.reason}" for run in self.runs.list("cancelled")
         ]
@@ -89,10 +89,10 @@ async def main(data: str) -> None:
         print("issue 1:", await editor.publish(1))
         print("the archive:", await editor.look_up())
         print("reviewed:", await editor.review("The leaf"))
-        # The other archive stops a moment later.
-        while len(await editor.losers()) < 2:  # noqa: ASYNC110 - seen from outside
+        # The other archive is cancelled shortly after.
+        while len(await editor.cancelled_runs()) < 2:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-        for line in await editor.losers():
+        for line in await editor.cancelled_runs():
             print("stopped:", line)
 
 

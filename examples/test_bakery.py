@@ -1,11 +1,11 @@
-"""How a chat agent is tested: with a model that says what the test tells it to."""
+"""Tests of a chat agent, with a scripted model."""
 
 from bakery import Bakery
 from sapwood import App
 from sapwood.testing import ScriptedModel, call, running, text
 
 
-async def test_it_looks_before_it_answers() -> None:
+async def test_the_model_looks_before_it_answers() -> None:
     model = ScriptedModel(call("look", bread="rye"), text("There are twelve."))
     async with running(App(agents=[Bakery]), models={Bakery: model}) as world:
         shop = await world.get_agent(Bakery, "corner")
@@ -17,7 +17,7 @@ async def test_it_looks_before_it_answers() -> None:
     assert (returned.tool_name, returned.content) == ("look", 12)
 
 
-async def test_nothing_is_sold_before_the_baker_agrees() -> None:
+async def test_selling_waits_for_the_approval_of_the_baker() -> None:
     selling = call("sell", id="c1", bread="rye", loaves=3)
     model = ScriptedModel(selling, text("Here you are."))
     async with running(App(agents=[Bakery]), models={Bakery: model}) as world:

@@ -1,4 +1,4 @@
-"""Turns that crash, are cancelled, or whose model fails."""
+"""Tests of turns that crash, are cancelled, or whose model fails."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from sapwood.testing import ScriptedModel, call, calls, fails, running, text
 
 # --8<-- [start:crash]
 @pytest.mark.parametrize("nth", range(1, 15))
-async def test_a_question_is_answered_once_wherever_it_crashes(
+async def test_a_message_is_answered_once_after_a_crash_at_any_commit(
     nth: int,
 ) -> None:
     looking = call("look", bread="rye")
@@ -29,15 +29,15 @@ async def test_a_question_is_answered_once_wherever_it_crashes(
         await shop.send("And wheat?")  # answered after it, if it was received
 
         messages = await shop.conversation.messages()
-        said = [text_of(one) for one in messages]
-        asked = ["Rye?", "There are twelve."] if len(said) == 4 else []
-        assert said == [*asked, "And wheat?", "There are twelve."]
+        texts = [text_of(one) for one in messages]
+        first_turn = ["Rye?", "There are twelve."] if len(texts) == 4 else []
+        assert texts == [*first_turn, "And wheat?", "There are twelve."]
         assert [part["type"] for part in messages[1]["parts"]].count("tool-look") == 1
 
 
 # --8<-- [end:crash]
 # --8<-- [start:cancel]
-async def test_a_cancelled_turn_cuts_off_the_model() -> None:
+async def test_cancelling_a_turn_interrupts_the_model() -> None:
     never = asyncio.Event()
     model = ScriptedModel(text("Well, let me think about it", gate=never))
     async with running(App(agents=[Bakery]), models={Bakery: model}) as world:

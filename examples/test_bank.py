@@ -7,7 +7,7 @@ from sapwood.testing import running
 ADA = (Account, "ada")
 
 
-async def test_only_a_transaction_undoes_what_was_written() -> None:
+async def test_only_a_transaction_rolls_back() -> None:
     async with running(App(agents=[Bank])) as world:
         bank = await world.get_agent(Bank, "village")
         await bank.deposit("ada", 500)
@@ -22,7 +22,7 @@ async def test_only_a_transaction_undoes_what_was_written() -> None:
         assert await ada.book(0) == -400
 
 
-async def test_an_error_names_the_agent_it_comes_from() -> None:
+async def test_an_error_names_its_agent() -> None:
     async with running(App(agents=[Bank])) as world:
         bank = await world.get_agent(Bank, "village")
         await bank.deposit("ada", 500)
@@ -34,7 +34,7 @@ async def test_an_error_names_the_agent_it_comes_from() -> None:
         assert await bank.deposit("ada", 0) == 500
 
 
-async def test_a_child_that_fails_to_start_is_not_made() -> None:
+async def test_a_child_that_fails_to_start_is_not_created() -> None:
     async with running(App(agents=[Bank])) as world:
         bank = await world.get_agent(Bank, "village")
 

@@ -1,4 +1,4 @@
-"""How long work is tested: it is killed at every place, and nothing comes twice."""
+"""A test of long work: a crash at every commit, and no line is imported twice."""
 
 import contextlib
 from pathlib import Path
@@ -12,7 +12,7 @@ from sapwood.testing import running
 
 # --8<-- [start:crash-at]
 @pytest.mark.parametrize("nth", range(1, 12))
-async def test_every_line_is_imported_once_wherever_it_crashes(
+async def test_every_line_is_imported_once_after_a_crash_at_any_commit(
     nth: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "measured.csv"
@@ -26,7 +26,7 @@ async def test_every_line_is_imported_once_wherever_it_crashes(
         await world.crash()
 
         archive = await world.get_agent(Archive, "sensors")
-        await archive.add_file(str(file))  # if it was never acknowledged
+        await archive.add_file(str(file))  # in case the first call was lost
         assert await archive.result(str(file)) == (3 * BATCH, 3 * BATCH)
 
 

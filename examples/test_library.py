@@ -8,7 +8,7 @@ TWO_WEEKS = timedelta(weeks=2)
 
 
 # --8<-- [start:advance]
-async def test_a_reader_is_reminded_even_if_the_program_was_dead() -> None:
+async def test_a_reader_is_reminded_even_if_the_server_was_down() -> None:
     async with running(App(agents=[Library])) as world:
         town = await world.get_agent(Library, "town")
         await town.join("ann", "Mill Lane 1")
@@ -17,10 +17,10 @@ async def test_a_reader_is_reminded_even_if_the_program_was_dead() -> None:
         await world.crash()
         await world.clock.advance(TWO_WEEKS - timedelta(seconds=1))
         town = await world.get_agent(Library, "town")
-        assert await town.to_come() == ["remind Walden", "tidy_up"]
+        assert await town.pending() == ["remind Walden", "tidy_up"]
 
         await world.clock.advance(timedelta(seconds=2))
-        assert await town.to_come() == ["tidy_up", "remind Walden"]
+        assert await town.pending() == ["tidy_up", "remind Walden"]
 
 
 # --8<-- [end:advance]
@@ -34,11 +34,11 @@ async def test_a_returned_book_has_no_reminder() -> None:
 
         await world.clock.advance(timedelta(weeks=3))
 
-        assert await town.to_come() == ["tidy_up"]
-        assert await town.given_up() == []
+        assert await town.pending() == ["tidy_up"]
+        assert await town.failures() == []
 
 
-async def test_a_letter_that_cannot_be_sent_blocks_no_other_reader() -> None:
+async def test_a_failed_letter_does_not_block_other_readers() -> None:
     async with running(App(agents=[Library])) as world:
         town = await world.get_agent(Library, "town")
         await town.join("ann", "Mill Lane 1")
@@ -47,5 +47,5 @@ async def test_a_letter_that_cannot_be_sent_blocks_no_other_reader() -> None:
 
         await world.clock.advance(TWO_WEEKS + timedelta(minutes=1))
 
-        (letter,) = await town.given_up()
-        assert "Where does bob live?" in letter
+        (letter,) = await town.failures()
+        assert "no address for bob" in letter

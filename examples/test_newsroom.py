@@ -7,7 +7,7 @@ from sapwood.testing import running
 SPORT = (Desk, "sport")
 
 
-async def test_what_was_deleted_stays_deleted_over_a_crash() -> None:
+async def test_a_deleted_reporter_stays_deleted_after_a_crash() -> None:
     async with running(App(agents=[Newsroom])) as world:
         daily = await world.get_agent(Newsroom, "daily")
         await daily.cover("sport", {"ann": "the cup"})

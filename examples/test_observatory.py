@@ -1,4 +1,4 @@
-"""How retention is tested: the clock is advanced."""
+"""A test of retention: it advances the clock."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from sapwood.testing import running
 
 
 # --8<-- [start:sweep]
-async def test_old_observations_go_and_the_pinned_and_the_last_stay() -> None:
+async def test_retention_deletes_old_runs_except_the_pinned_and_the_last() -> None:
     async with running(App(agents=[Observatory])) as world:
         hill = await world.get_agent(Observatory, "hill")
         await hill.observe("Vega", "Mars", "Rigel", "Sirius", "Deneb")

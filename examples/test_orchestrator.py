@@ -1,4 +1,4 @@
-"""How the orchestrator is tested: crashes, sleep, and what a test sees from outside."""
+"""Tests of the orchestrator: crashes, sleep, and the view from outside."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ QUESTION = "how many rings do trees grow every year?"
 
 # --8<-- [start:crash-at]
 @pytest.mark.parametrize("nth", range(1, 8))
-async def test_what_was_answered_is_kept_wherever_it_crashes(nth: int) -> None:
+async def test_acknowledged_answers_survive_a_crash_at_any_commit(nth: int) -> None:
     async with running(App(agents=[Orchestrator])) as world:
         orchestrator = await world.get_agent(Orchestrator, "alice")
         world.crash_at("committed", nth)
@@ -47,7 +47,7 @@ async def test_a_researcher_remembers_after_a_sleep() -> None:
 
 
 # --8<-- [start:inside]
-async def test_a_researcher_is_made_when_it_is_first_needed() -> None:
+async def test_a_researcher_is_created_at_its_first_question() -> None:
     async with running(App(agents=[Orchestrator])) as world:
         orchestrator = await world.get_agent(Orchestrator, "alice")
         with pytest.raises(NotFound):

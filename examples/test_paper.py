@@ -1,4 +1,4 @@
-"""How agents that use agents are tested: each has a model that the test scripts."""
+"""Tests of agents that use agents, each with a scripted model."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from sapwood import App
 from sapwood.testing import ScriptedModel, call, calls, running, text
 
 
-async def test_the_editor_uses_what_the_others_say() -> None:
+async def test_the_editor_uses_the_results_of_its_helpers() -> None:
     both = calls(
         call("researcher", id="c1", message="salt"),
         call("archive", id="c2", message="salt"),
@@ -27,7 +27,7 @@ async def test_the_editor_uses_what_the_others_say() -> None:
     ]
 
 
-async def test_a_crash_costs_nothing_that_was_finished() -> None:
+async def test_completed_runs_are_not_repeated_after_a_crash() -> None:
     go = asyncio.Event()
     both = calls(
         call("researcher", id="c1", message="salt"),
@@ -40,7 +40,9 @@ async def test_a_crash_costs_nothing_that_was_finished() -> None:
         editor = await world.get_agent(Editor, "daily")
         writing = asyncio.create_task(editor.send("Write about salt."))
         async for event in editor.subscribe("children"):
-            if event.kind == "completed":  # the archive; the researcher still speaks
+            if (
+                event.kind == "completed"
+            ):  # the archive; the researcher is still streaming
                 break
         _, archive = await editor.all_runs()
 
@@ -48,7 +50,7 @@ async def test_a_crash_costs_nothing_that_was_finished() -> None:
         go.set()
         await asyncio.gather(writing, return_exceptions=True)
         editor = await world.get_agent(Editor, "daily")
-        await editor.send("Thank you.")  # answered when all before it is over
+        await editor.send("Thank you.")  # answered after the turns before it
         runs = await editor.all_runs()
 
     assert [run.output for run in runs] == [

@@ -1,4 +1,4 @@
-"""How cron is tested: the clock is set, and advanced."""
+"""Tests of cron schedules: they set the clock, and advance it."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -50,7 +50,7 @@ class ClerkAfter(ClerkBefore):
         self.schedule(Cron("30 9 * * *", key="daily"), self.work, "at half past nine")
 
 
-async def test_a_new_time_under_the_same_key_takes_the_place_of_the_old(
+async def test_a_new_time_with_the_same_key_replaces_the_old(
     tmp_path: Path,
 ) -> None:
     async with running(App(agents=[ClerkBefore]), data=tmp_path) as world:

@@ -10,7 +10,7 @@ from sapwood.errors import UsageError
 from sapwood.testing import running
 
 
-async def test_the_second_version_reads_what_the_first_wrote(tmp_path: Path) -> None:
+async def test_the_second_version_reads_the_state_of_the_first(tmp_path: Path) -> None:
     async with running(App(agents=[todo.TodoList]), data=tmp_path) as world:
         home = await world.get_agent(todo.TodoList, "home")
         await home.add("mend the roof")
@@ -33,7 +33,7 @@ class Door(Agent[Visits]):
         return self.state.count
 
 
-async def test_changing_the_state_in_place_is_refused() -> None:
+async def test_changing_the_state_in_place_raises() -> None:
     async with running(App(agents=[Door])) as world:
         door = await world.get_agent(Door, "front")
         with pytest.raises(UsageError, match="changed in place"):

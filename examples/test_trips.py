@@ -1,4 +1,4 @@
-"""How work that sleeps is tested: it is killed in its sleep, and time is advanced."""
+"""A test of a fiber that sleeps: a crash during the sleep, then the clock advances."""
 
 import asyncio
 from datetime import timedelta
@@ -9,7 +9,7 @@ from trips import Travel, Trip
 
 
 # --8<-- [start:sleep]
-async def test_a_trip_is_booked_once_and_remembered_a_day_before() -> None:
+async def test_a_trip_is_booked_once_with_a_reminder_a_day_before() -> None:
     async with running(App(agents=[Travel])) as world:
         ann = await world.get_agent(Travel, "ann")
         oslo = Trip("Oslo", world.clock.time() + timedelta(days=30))

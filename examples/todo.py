@@ -1,4 +1,4 @@
-"""A to-do list: a state that clients see, and a table that they do not."""
+"""A to-do list: a state that clients see, and a table that they do not see."""
 
 import asyncio
 import sys

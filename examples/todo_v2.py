@@ -1,4 +1,4 @@
-"""The to-do list after a change of mind: a task can be done now."""
+"""The second version of the to-do list: tasks can be done."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A desk and its helper, seen as one trace. It needs the extra `otel`."""
+"""A desk and its helper in one trace. It needs the extra `otel`."""
 
 import asyncio
 import sys
@@ -56,34 +56,34 @@ def set_up(exporter: SpanExporter) -> None:
 
 
 # --8<-- [end:setup]
-def shown(spans: Sequence[ReadableSpan]) -> None:
+def print_spans(spans: Sequence[ReadableSpan]) -> None:
     """Print spans as trees."""
-    below: dict[int | None, list[ReadableSpan]] = {}
-    known = {span.context.span_id for span in spans if span.context}
+    children: dict[int | None, list[ReadableSpan]] = {}
+    ids = {span.context.span_id for span in spans if span.context}
     for span in sorted(spans, key=lambda span: span.start_time or 0):
-        above = span.parent.span_id if span.parent else None
-        below.setdefault(above if above in known else None, []).append(span)
+        parent = span.parent.span_id if span.parent else None
+        children.setdefault(parent if parent in ids else None, []).append(span)
 
     def show(span: ReadableSpan, depth: int) -> None:
         links = f", linked to {len(span.links)}" if span.links else ""
         print(f"{'  ' * depth}{span.name}{links}")
         assert span.context is not None
-        for one in below.get(span.context.span_id, []):
+        for one in children.get(span.context.span_id, []):
             show(one, depth + 1)
 
-    for span in below.get(None, []):
+    for span in children.get(None, []):
         show(span, 0)
 
 
 async def main(data: str) -> None:
-    kept = InMemorySpanExporter()  # a program would send them to a collector
-    set_up(kept)
+    exporter = InMemorySpanExporter()  # in production, export to a collector
+    set_up(exporter)
     async with App(agents=[Desk], settings=Settings(data=data)) as app:
         desk = await app.get_agent(Desk, "d")
         await desk.send("What about water?")
         while await desk.is_coming_back():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)
-    shown(kept.get_finished_spans())
+    print_spans(exporter.get_finished_spans())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A travel agent: a fiber of several steps, which sleeps in between."""
+"""A travel agent: a fiber with several steps that sleeps between them."""
 
 import asyncio
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sapwood import After, Agent, App, Retry, Settings, StepOptions
+from sapwood import After, Agent, App, Retry, Settings, StepOptions, current_step_key
 from sapwood.types import Fiber
 
 DAY = timedelta(days=1)
@@ -24,7 +24,7 @@ class Flight:
 
 
 async def pay_by_card(cents: int, *, idempotency_key: str) -> str:
-    """Stands in for a bank, which does nothing twice under the same key."""
+    """Stand in for a bank that books a payment once per idempotency key."""
     await asyncio.sleep(0.01)
     return f"{cents} cents"
 
@@ -48,23 +48,23 @@ class Travel(Agent):
     # --8<-- [end:steps]
     async def book_flight(self, trip: Trip) -> Flight:
         await asyncio.sleep(0.01)  # stands in for an airline
-        self._say(f"a flight to {trip.city}")
+        self._record(f"a flight to {trip.city}")
         return Flight("SW 12", trip.start + timedelta(hours=3))
 
     async def book_hotel(self, city: str, arrival: datetime) -> str:
         await asyncio.sleep(0.01)
-        self._say(f"a bed in {city}")
+        self._record(f"a bed in {city}")
         return f"Hotel {city}"
 
     # --8<-- [start:pay]
     async def pay(self, cents: int) -> str:
-        return await pay_by_card(cents, idempotency_key=f"{self.fibers.current.id} pay")
+        return await pay_by_card(cents, idempotency_key=current_step_key())
 
     # --8<-- [end:pay]
     async def remind(self, city: str) -> None:
-        self._say(f"tomorrow: {city}")
+        self._record(f"tomorrow: {city}")
 
-    def _say(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         self.sql("INSERT INTO done VALUES (?)", text)
         print(f"  {text}")
 
@@ -87,15 +87,15 @@ class Travel(Agent):
 
     # --8<-- [end:retry]
     async def send(self, guest: str, text: str) -> None:
-        self._say(f"to {guest}: {text}")
+        self._record(f"to {guest}: {text}")
 
     async def ask_again(self, guest: str) -> None:
-        self._say(f"to {guest}: well?")
+        self._record(f"to {guest}: well?")
 
     # --8<-- [start:recovered]
     async def on_fiber_recovered(self, fiber: Fiber) -> None:
         if datetime.now(UTC) - fiber.created_at > timedelta(days=365):
-            self.fibers.cancel(fiber.id)  # too late to be of use
+            self.fibers.cancel(fiber.id)  # too old
 
     # --8<-- [end:recovered]
 

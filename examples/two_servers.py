@@ -1,4 +1,4 @@
-"""A library with a server of its own, and a reading room elsewhere that uses it."""
+"""A library on one server, and a reading room on another server that uses it."""
 
 import asyncio
 import socket
@@ -50,8 +50,8 @@ class Secrets:
 
 
 # --8<-- [start:remote]
-class FarLibrarian(RemoteSubAgent):
-    """Finds books in the library across the street."""
+class RemoteLibrarian(RemoteSubAgent):
+    """Finds books in the library."""
 
     url = f"{LIBRARY}/agents/librarian"
     deps: Secrets
@@ -65,7 +65,7 @@ class FarLibrarian(RemoteSubAgent):
 
 # --8<-- [start:reader]
 class Reader(ChatAgent):
-    tools = (agent_tool(FarLibrarian, name="find_books"),)
+    tools = (agent_tool(RemoteLibrarian, name="find_books"),)
     # --8<-- [end:reader]
     model = ScriptedModel(
         call("find_books", id="c1", message="Trees"), text("Two of them."), each=True
@@ -73,21 +73,21 @@ class Reader(ChatAgent):
 
     # --8<-- [start:code]
     async def find(self, *subjects: str) -> list[Run]:
-        return await self.runs.map(FarLibrarian, subjects)
+        return await self.runs.map(RemoteLibrarian, subjects)
 
     # --8<-- [end:code]
 
 
 def library(key: str, data: str) -> App:
     # --8<-- [start:library]
-    known = ApiKeys({"reading room": ApiKeys.hash_of(key)})
-    return App(agents=[Librarian], authenticate=known, settings=Settings(data=data))
+    keys = ApiKeys({"reading room": ApiKeys.hash_of(key)})
+    return App(agents=[Librarian], authenticate=keys, settings=Settings(data=data))
     # --8<-- [end:library]
 
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncGenerator[None, None]:
-    """Serve the library in this very program; at home it has a machine of its own."""
+    """Serve the library in this process. In reality it is another server."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     task = asyncio.create_task(server.serve(sockets=[LISTENING]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it

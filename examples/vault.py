@@ -1,7 +1,7 @@
-"""A database that only answers through its methods: no SQL of another agent reaches it.
+"""A database that is accessible only through methods, not with SQL of other agents.
 
-Useful when a model may write SQL, but must not see everything: it gets an agent whose
-database holds only what it may know, and the rest stays behind methods.
+Use it if a model may write SQL, but must not see all data: give it an agent whose
+database has only the data that it may see. The rest stays behind methods.
 """
 
 import asyncio
@@ -46,15 +46,15 @@ class CustomerDatabase(Agent):
 
 
 class Assistant(Agent):
-    """Talks to the outside. Its own database has nothing but its own notes."""
+    """Serves clients. Its own database contains only its notes."""
 
     migrations = ("CREATE TABLE notes (text TEXT NOT NULL) STRICT",)
 
     async def who_lives_in(self, city: str) -> list[Customer]:
         customers = await self.sub_agent(CustomerDatabase, "eu")
-        found = await customers.in_city(city)
+        rows = await customers.in_city(city)
         self.sql("INSERT INTO notes VALUES (?)", f"asked for {city}")
-        return found
+        return rows
 
     async def pays_with(self, name: str, last_digits: str) -> bool:
         customers = await self.sub_agent(CustomerDatabase, "eu")

@@ -1,7 +1,7 @@
-"""A desk whose writers use writers of their own, watched while they work.
+"""A desk with writers and checkers, and a subscriber to the events of their runs.
 
-Run it, and it prints what it sees. Serve it with `sapwood serve watching.py`, open
-http://127.0.0.1:8000/agents/desk/main and see the same in a browser.
+Run it to print the events. To see them in a browser, run `sapwood serve watching.py`
+and open http://127.0.0.1:8000/agents/desk/main.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Checker(Agent):
 
 
 class Writer(Agent):
-    """Writes about a topic, word by word, and has its facts checked."""
+    """Writes about a topic, word by word, and runs a checker."""
 
     async def on_run(self, topic: str) -> AsyncGenerator[str, None]:
         for number, word in enumerate(["All", "about", topic], 1):
@@ -35,7 +35,7 @@ class Writer(Agent):
 
 
 class Desk(Agent):
-    """Has several writers work at once."""
+    """Runs several writers in parallel."""
 
     @expose
     async def publish(self, *topics: str) -> list[str]:
@@ -84,7 +84,7 @@ PAGE = """<!doctype html>
 app = App(agents=[Desk])
 
 
-def shown(event: Event) -> str:
+def describe(event: Event) -> str:
     where = " / ".join(step.type for step in event.path)
     return f"{where}: {event.kind} {event.body}"
 
@@ -96,7 +96,7 @@ async def main(data: str) -> None:
         publishing = asyncio.create_task(desk.publish("bread"))
         cursor = None
         async for event in desk.subscribe("tree"):
-            print(shown(event))
+            print(describe(event))
             cursor = event.cursor
             if event.kind == "milestone":
                 break
@@ -105,7 +105,7 @@ async def main(data: str) -> None:
         print("and now the rest")
         # --8<-- [start:again]
         async for event in desk.subscribe("tree", after=cursor):
-            print(shown(event))
+            print(describe(event))
             if event.kind == "completed" and event.path[-1].type == "Writer":
                 break
         # --8<-- [end:again]

@@ -13,7 +13,7 @@ from sapwood import App, ChatAgent, Settings, agent_tool, tool
 
 
 async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Answer as the models would. It needs no key and no network."""
+    """Stand in for the models. It needs no API key and no network."""
     last = messages[-1].parts[-1]
     if not info.function_tools:  # the researcher has no tools
         yield "Porto is warm in May."

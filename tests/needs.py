@@ -9,6 +9,7 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -34,10 +35,22 @@ def _bubblewrap() -> str:
     return f"needs bubblewrap, which cannot make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
+def _mount() -> str:
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        return "needs a user who may mount file systems"
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            return f"needs a user who may mount file systems: {tried.stderr.strip()}"
+        subprocess.run(["umount", folder], check=True)
+    return ""
+
+
 NEEDS: dict[str, Callable[[], str]] = {
     "browser": functools.partial(_program, "chromium-headless-shell", "chromium"),
     "bubblewrap": functools.cache(_bubblewrap),
     "chromium": functools.partial(_program, "chromium"),
+    "mount": functools.cache(_mount),
     "npm": functools.partial(_program, "npm"),
     "ordinary user": _ordinary_user,
 }

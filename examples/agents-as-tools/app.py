@@ -1,4 +1,4 @@
-"""Agents as tools, with a page. Run `sapwood dev` here, and open what it says."""
+"""An assistant that uses other agents as tools. Run `sapwood dev` here."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An assistant that has helpers, and one of them has a helper of its own."""
+"""An assistant with helper agents. One of them has its own helper."""
 
 import asyncio
 import os
@@ -20,19 +20,19 @@ class Question:
 
 
 class Researcher(ChatAgent):
-    """Finds out about one thing on the web, and writes a summary with its sources."""
+    """Researches one topic on the web, and writes a summary with its sources."""
 
     model = MODEL or Offline(as_researcher)
     instructions = (
-        "You research what you are asked to. Search two or three times: once for the "
-        "thing itself, once for its drawbacks, once for how it is used in practice. "
-        "Then write a summary in Markdown: one bullet for each of these, and a line "
-        "that names your sources. Later questions are about what you have found."
+        "You research one topic. Search two or three times: once for the topic "
+        "itself, once for its drawbacks, once for its use in practice. Then write a "
+        "summary in Markdown: one bullet for each search, and a line with your "
+        "sources. Later questions are about your results."
     )
 
     @tool(idempotent=True)
     async def web_search(self, query: str) -> list[dict[str, str]]:
-        """Search the web (a simulated one): a title, an address and a text each."""
+        """Search the web (simulated). Returns a title, a URL and a text each."""
         return await crew_sources.search(query)
 
 
@@ -48,16 +48,16 @@ class Planner(ChatAgent):
 
     model = MODEL or Offline(as_planner)
     instructions = (
-        "You plan changes of a small repository. Inspect README.md first, then the "
-        "file that matters most. Have somebody research what you do not know. Then "
+        "You plan changes to a small repository. Inspect README.md first, then the "
+        "most important file. Use `research` for facts that you do not know. Then "
         "write a plan in Markdown with four headings: Overview, Affected files, "
-        "Step-by-step, Open questions. If the research failed, say so in the last."
+        "Step-by-step, Open questions. If the research fails, say so under the last."
     )
     tools = (agent_tool(Researcher, name="research", input=Question),)
 
     @tool(idempotent=True)
     async def inspect_file(self, path: str) -> str:
-        """Read a file of the repository (a simulated one)."""
+        """Read a file of the repository (simulated)."""
         return await crew_sources.read(path)
 
 
@@ -66,13 +66,13 @@ class Planner(ChatAgent):
 class Assistant(ChatAgent):
     model = MODEL or Offline(as_assistant)
     instructions = (
-        "You are an assistant with helpers. Use `compare` for everything that asks to "
-        "compare or contrast two things, `plan` for everything like 'how do I "
-        "implement…', and `research` for other questions about the world; call it "
-        "several times at once for several things. The user sees what the helpers "
-        "write: do not repeat it, say what follows from it, in a few sentences or a "
-        "short list. If one half of a comparison has an error instead of a summary, "
-        "say what is missing, and answer from the other half only."
+        "You are an assistant with helpers. Use `compare` for requests to compare or "
+        "contrast two things, `plan` for questions like 'how do I implement…', and "
+        "`research` for other questions about the world. For several topics, call "
+        "`research` several times at once. The user sees the texts of the helpers: do "
+        "not repeat them, but draw the conclusion, in a few sentences or a short "
+        "list. If one half of a comparison has an error instead of a summary, name "
+        "the missing half, and answer only from the other."
     )
     # --8<-- [start:tools]
     tools = (
@@ -82,11 +82,11 @@ class Assistant(ChatAgent):
 
     @tool(idempotent=True)
     async def compare(self, a: str, b: str) -> dict[str, Any]:
-        """Research two things at once, to compare or contrast them."""
-        in_a, in_b = await asyncio.gather(self._find(a), self._find(b))
-        return {"a": in_a, "b": in_b}
+        """Research two topics in parallel, to compare or contrast them."""
+        first, second = await asyncio.gather(self._research(a), self._research(b))
+        return {"a": first, "b": second}
 
-    async def _find(self, query: str) -> dict[str, Any]:
+    async def _research(self, query: str) -> dict[str, Any]:
         run = await self.run_agent(Researcher, Question(query))
         if run.ok:
             return {"query": query, "summary": run.output}

@@ -1,7 +1,7 @@
-"""Three models that need no key and no network: they look for a few words, and answer.
+"""Three scripted models that need no API key and no network.
 
-They are no language models. Each plays one part of this example, uses the tools as a
-real one would, thinks aloud, and takes its time for each word.
+They match a few words of the prompt, call the tools as a language model would, and
+stream reasoning and text word by word.
 """
 
 import asyncio
@@ -34,57 +34,57 @@ from crew_sources import Angle
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answers once: it thinks, speaks, and calls tools."""
+    """One response of a model: reasoning, text and tool calls."""
 
     text: str = ""
-    thought: str = ""
+    reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A conversation, as a script wants to know it."""
+class Conversation:
+    """The part of a conversation that a script uses."""
 
-    said: list[str]
-    """Everything that the user said."""
-    answered: list[str]
-    """Everything that was answered in earlier turns."""
-    returned: list[ToolReturnPart]
-    """What tools returned since the user spoke last."""
+    prompts: list[str]
+    """All user messages."""
+    answers: list[str]
+    """The answers of earlier turns."""
+    results: list[ToolReturnPart]
+    """The tool results since the last user message."""
 
     @classmethod
-    def of(cls, messages: list[ModelMessage]) -> "Heard":
-        said: list[str] = []
-        answered: list[str] = []
-        returned: list[ToolReturnPart] = []
+    def of(cls, messages: list[ModelMessage]) -> "Conversation":
+        prompts: list[str] = []
+        answers: list[str] = []
+        results: list[ToolReturnPart] = []
         for message in messages:
             if isinstance(message, ModelResponse):
-                answered += [message.text] if message.text else []
+                answers += [message.text] if message.text else []
             for part in message.parts if isinstance(message, ModelRequest) else ():
                 if isinstance(part, UserPromptPart):
-                    said.append(str(part.content))
-                    returned.clear()
+                    prompts.append(str(part.content))
+                    results.clear()
                 elif isinstance(part, ToolReturnPart):
-                    returned.append(part)
-        return cls(said, answered, returned)
+                    results.append(part)
+        return cls(prompts, answers, results)
 
     def has(self, words: str) -> bool:
-        """Return whether one of these words was said last."""
-        return re.search(rf"\b({words})\b", self.said[-1], re.IGNORECASE) is not None
+        """Return whether the last prompt contains one of these words."""
+        return re.search(rf"\b({words})\b", self.prompts[-1], re.IGNORECASE) is not None
 
 
 class Offline(FunctionModel):
-    """Plays a part, `PAUSE` seconds per word."""
+    """A model that streams the replies of a script, one word every `PAUSE` seconds."""
 
-    def __init__(self, part: Callable[[Heard], Reply]) -> None:
-        self._part = part
-        super().__init__(stream_function=self._say, model_name="offline")
+    def __init__(self, script: Callable[[Conversation], Reply]) -> None:
+        self._script = script
+        super().__init__(stream_function=self._stream, model_name="offline")
 
-    async def _say(
+    async def _stream(
         self, messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[Any]:
-        reply = self._part(Heard.of(messages))
-        for word in words(reply.thought):
+        reply = self._script(Conversation.of(messages))
+        for word in words(reply.reasoning):
             await asyncio.sleep(crew_sources.PAUSE)
             yield {-1: DeltaThinkingPart(content=word)}
         for word in words(reply.text):
@@ -102,18 +102,18 @@ def words(text: str) -> list[str]:
 
 # The assistant
 
-HELP = """I have helpers, and they are what you came to see. Try one of these:
+HELP = """I delegate work to helper agents. Try one of these:
 
-- **Research the actor model**: a Researcher searches, thinks aloud, and reports.
-- **Research Rust, Go and Python**: three of them, at once.
-- **Compare Rust and Go**: two under one call, side by side.
+- **Research the actor model**: a Researcher reasons, searches and reports.
+- **Research Rust, Go and Python**: three Researchers in parallel.
+- **Compare Rust and Go**: two Researchers in one call, side by side.
 - **How do I add full-text search?** A Planner reads the code, and asks a Researcher.
-- **Compare Rust and something that fails**: one of two breaks down, on purpose.
+- **Compare Rust and something that fails**: one of the two fails on purpose.
 
-Open a helper with ↗ and ask it something yourself: it remembers what it was sent for. \
-Press *Stop* while they work, reload the page, or kill the server and start it again."""
-OTHERWISE = """I am only a script, and “{said}” is more than I understand. Say \
-**help** for what I can do. To talk to a real model, start me with its name:
+Open a helper with ↗ and ask it a question yourself: it remembers its task. Press \
+*Stop* while they work, reload the page, or kill the server and start it again."""
+OTHERWISE = """I am only a script, and I do not understand “{prompt}”. Say **help** to \
+see what I can do. To talk to a real model, restart the server with its name:
 
 ```
 MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
@@ -137,32 +137,32 @@ RESEARCH = (
 )
 
 
-def as_assistant(heard: Heard) -> Reply:
-    """Choose the helpers, and say what follows from what they found."""
-    if heard.returned:
-        return Reply(conclusion(heard.returned))
-    said = heard.said[-1]
-    two = matched(COMPARE, said)
-    if two and len(things := several(", ".join(two))) > 2:
-        return Reply(calls=tuple(("research", {"query": one}) for one in things))
-    if two:
-        return Reply(calls=(("compare", {"a": two[0], "b": two[1]}),))
-    if goal := matched(PLAN, said):
+def as_assistant(conversation: Conversation) -> Reply:
+    """Choose the helpers, and draw a conclusion from their results."""
+    if conversation.results:
+        return Reply(conclusion(conversation.results))
+    prompt = conversation.prompts[-1]
+    pair = match_first(COMPARE, prompt)
+    if pair and len(topics := split_list(", ".join(pair))) > 2:
+        return Reply(calls=tuple(("research", {"query": topic}) for topic in topics))
+    if pair:
+        return Reply(calls=(("compare", {"a": pair[0], "b": pair[1]}),))
+    if goal := match_first(PLAN, prompt):
         return Reply(calls=(("plan", {"goal": goal[0]}),))
-    if query := matched(RESEARCH, said):
-        things = several(query[0])
-        return Reply(calls=tuple(("research", {"query": one}) for one in things))
-    return Reply(small_talk(heard))
+    if query := match_first(RESEARCH, prompt):
+        topics = split_list(query[0])
+        return Reply(calls=tuple(("research", {"query": topic}) for topic in topics))
+    return Reply(small_talk(conversation))
 
 
-def conclusion(returned: Sequence[ToolReturnPart]) -> str:
-    """Say what follows from what the helpers returned."""
+def conclusion(results: Sequence[ToolReturnPart]) -> str:
+    """Return a short conclusion from the results of the helpers."""
     texts: list[str] = []
-    for part in returned:
+    for part in results:
         if part.outcome != "success":
-            texts.append(f"The helper did not get there: {trouble(part.content)}")
+            texts.append(f"The helper failed: {error_of(part.content)}")
         elif part.tool_name == "compare" and isinstance(part.content, dict):
-            texts.append(compared(part.content["a"], part.content["b"]))
+            texts.append(comparison(part.content["a"], part.content["b"]))
         elif part.tool_name == "plan":
             steps = len(re.findall(r"(?m)^\d+\. ", str(part.content)))
             overview = section(str(part.content), "Overview")
@@ -171,142 +171,147 @@ def conclusion(returned: Sequence[ToolReturnPart]) -> str:
 with ↗ to ask the Planner about any of them."
             )
         else:
-            points = labelled(str(part.content))
-            about, short = title(str(part.content)), points.get(Angle.ITSELF.label, "")
+            points = labeled(str(part.content))
+            topic, short = title(str(part.content)), points.get(Angle.ITSELF.label, "")
             texts.append(
-                f"**{about}.** {bare(short)} But mind: \
-{lower(bare(points.get(Angle.DRAWBACKS.label, '')))}"
+                f"**{topic}.** {without_source(short)} But note: \
+{lower(without_source(points.get(Angle.DRAWBACKS.label, '')))}"
             )
     return "\n\n".join(texts)
 
 
-def compared(a: dict[str, str], b: dict[str, str]) -> str:
-    """Put two summaries side by side; if one is missing, say so."""
-    good = [half for half in (a, b) if "summary" in half]
-    if not good:
-        return f"Neither of the two could be researched. {a['error']}"
-    if len(good) == 1:
-        (known,), missing = good, b if good[0] is a else a
-        points = labelled(known["summary"]).items()
-        lines = [f"- **{label}:** {bare(point)}" for label, point in points]
+def comparison(a: dict[str, str], b: dict[str, str]) -> str:
+    """Return both summaries side by side, or one and the reason why one is missing."""
+    complete = [half for half in (a, b) if "summary" in half]
+    if not complete:
+        return f"Both Researchers failed. {a['error']}"
+    if len(complete) == 1:
+        (known,), missing = complete, b if complete[0] is a else a
+        points = labeled(known["summary"]).items()
+        lines = [f"- **{label}:** {without_source(point)}" for label, point in points]
         return (
-            f"This is only half of a comparison: I know nothing about \
-**{missing['query']}**, because its Researcher failed. {missing['error']}\n\n\
-What there is to say about **{upper(known['query'])}**:\n\n"
+            f"This is only half of a comparison: the Researcher for \
+**{missing['query']}** failed. {missing['error']}\n\n\
+The results for **{upper(known['query'])}**:\n\n"
             + "\n".join(lines)
         )
     paragraphs: list[str] = []
     for angle in Angle:
         lines = [
-            f"- **{upper(half['query'])}:** {bare(point)}"
-            for half in good
-            if (point := labelled(half["summary"]).get(angle.label))
+            f"- **{upper(half['query'])}:** {without_source(point)}"
+            for half in complete
+            if (point := labeled(half["summary"]).get(angle.label))
         ]
         if lines:
             paragraphs += [f"### {angle.label}", "\n".join(lines)]
     return "\n\n".join(paragraphs)
 
 
-def small_talk(heard: Heard) -> str:
-    if heard.has("help|can you do|who are you|what are you"):
+def small_talk(conversation: Conversation) -> str:
+    if conversation.has("help|can you do|who are you|what are you"):
         return HELP
-    if heard.has("hello|hi|hey|good (morning|evening)"):
+    if conversation.has("hello|hi|hey|good (morning|evening)"):
         hello = random.choice(("Hello!", "Good to see you!", "Welcome!"))
-        return f"{hello} Give me something to find out, to compare or to plan."
-    if heard.has("thanks|thank you|great|nice|bye"):
-        return "You are welcome. My helpers stay here, also if you close the page."
-    if heard.has("how are you"):
-        return "Well rested: others do the work here. What shall they find out?"
-    if heard.has(FAILS):
-        raise Refused("The script fails when it is told to. Try again, or go on.")
-    return OTHERWISE.format(said=heard.said[-1])
+        return f"{hello} Give me a topic to research, to compare or to plan."
+    if conversation.has("thanks|thank you|great|nice|bye"):
+        return "You are welcome. My helpers stay here, even if you close the page."
+    if conversation.has("how are you"):
+        return "Well rested: my helpers do the work. What shall they find out?"
+    if conversation.has(FAILS):
+        raise Refused(
+            "The script fails on request. Try again, or send another message."
+        )
+    return OTHERWISE.format(prompt=conversation.prompts[-1])
 
 
 # The researcher
 
 
-def as_researcher(heard: Heard) -> Reply:
-    """Search from two or three sides, thinking aloud, and write down what was found."""
-    query = heard.said[-1]
-    if len(heard.said) > 1:
-        return as_researcher_again(heard)
-    found = findings(heard.returned)
+def as_researcher(conversation: Conversation) -> Reply:
+    """Search from two or three angles, with reasoning, and write a summary."""
+    query = conversation.prompts[-1]
+    if len(conversation.prompts) > 1:
+        return researcher_follow_up(conversation)
+    pages = best_results(conversation.results)
     known = crew_sources.topic_of(query) is not None
     angles = list(Angle) if known else [Angle.ITSELF, Angle.DRAWBACKS]
-    if len(found) < len(angles):
-        angle = angles[len(found)]
-        if found and re.search(FAILS, query):
-            raise Refused("The web did not answer any more.")
-        return search(angle.query(query), thought=THOUGHTS[angle].format(query=query))
+    if len(pages) < len(angles):
+        angle = angles[len(pages)]
+        if pages and re.search(FAILS, query):
+            raise Refused("The web search does not respond.")
+        reasoning = REASONING[angle].format(query=query)
+        return search(angle.query(query), reasoning=reasoning)
     lines = [
-        f"- **{angle.label}:** {one['text']} *({one['title']})*"
-        for angle, one in zip(angles, found, strict=False)
+        f"- **{angle.label}:** {page['text']} *({page['title']})*"
+        for angle, page in zip(angles, pages, strict=False)
     ]
-    sources = "; ".join(f"{one['title']}, {one['url']}" for one in found)
-    thought = f"{len(found)} sources, and they do not contradict each other. I write."
+    sources = "; ".join(f"{page['title']}, {page['url']}" for page in pages)
+    reasoning = f"{len(pages)} sources, and they agree. Now I write the summary."
     text = "\n\n".join([f"### {upper(query)}", "\n".join(lines), f"Sources: {sources}"])
-    return Reply(text, thought)
+    return Reply(text, reasoning)
 
 
-THOUGHTS = {
-    Angle.ITSELF: "I am to find out about “{query}”. First: what is it, in one line?",
-    Angle.DRAWBACKS: "What sounds so good has drawbacks. Who names them?",
-    Angle.PRACTICE: "Both are theory. What do people say who use it every day?",
+REASONING = {
+    Angle.ITSELF: "My topic is “{query}”. First: what is it, in one line?",
+    Angle.DRAWBACKS: "It sounds good, so what are the drawbacks?",
+    Angle.PRACTICE: "So far this is theory. What do people who use it every day say?",
 }
 
 
-def as_researcher_again(heard: Heard) -> Reply:
-    """Answer whoever asks the researcher itself, knowing what it was sent for."""
-    first, asked = heard.said[0], heard.said[-1]
-    summary = heard.answered[0] if heard.answered else ""
-    points = labelled(summary)
-    if heard.returned:
-        (one, *_) = findings(heard.returned)
+def researcher_follow_up(conversation: Conversation) -> Reply:
+    """Answer a later question of the user about the topic."""
+    topic, prompt = conversation.prompts[0], conversation.prompts[-1]
+    summary = conversation.answers[0] if conversation.answers else ""
+    points = labeled(summary)
+    if conversation.results:
+        (page, *_) = best_results(conversation.results)
         return Reply(
-            f"Seen from “{asked.rstrip('?')}”: {one['text']}\n\n\
-I was sent for **{first}**, and found this in *{one['title']}*, {one['url']}."
+            f"On “{prompt.rstrip('?')}”: {page['text']}\n\n\
+My topic is **{topic}**, and I found this in *{page['title']}*, {page['url']}."
         )
-    if heard.has(FAILS):
-        raise Refused("The web did not answer any more.")
-    if heard.has("thanks|thank you|great|bye"):
-        return Reply(f"With pleasure. If you need more on **{first}**, I am here.")
-    if heard.has("hello|hi|hey|who are you|help|can you do"):
+    if conversation.has(FAILS):
+        raise Refused("The web search does not respond.")
+    if conversation.has("thanks|thank you|great|bye"):
+        return Reply(f"You are welcome. If you need more on **{topic}**, ask me.")
+    if conversation.has("hello|hi|hey|who are you|help|can you do"):
         return Reply(
-            f"I am the Researcher that was sent for **{first}**. Ask me for \
-my sources, for a shorter version, whether I am sure, or about anything near it."
+            f"I am the Researcher for **{topic}**. Ask me for my sources, for a \
+shorter version, whether I am sure, or about related topics."
         )
-    if heard.has("source|sources|where|links?|read"):
+    if conversation.has("source|sources|where|links?|read"):
         sources = summary.rpartition("Sources: ")[2] or "none yet"
         return Reply("\n".join(f"- {one}" for one in sources.split("; ")))
-    if points and heard.has("short|shorter|brief|briefly|one sentence|tl;?dr|summary"):
-        return Reply(bare(points[Angle.ITSELF.label]))
-    if points and heard.has("sure|certain|true|really|trust"):
+    if points and conversation.has(
+        "short|shorter|brief|briefly|one sentence|tl;?dr|summary"
+    ):
+        return Reply(without_source(points[Angle.ITSELF.label]))
+    if points and conversation.has("sure|certain|true|really|trust"):
         return Reply(
-            f"As sure as {len(points)} sources can make me. I looked for what \
-speaks against it, too: {lower(bare(points.get(Angle.DRAWBACKS.label, '')))}"
+            f"As sure as {len(points)} sources can make me. I also looked for \
+drawbacks: {lower(without_source(points.get(Angle.DRAWBACKS.label, '')))}"
         )
     return search(
-        f"{asked.rstrip('?!. ')} ({first})",
-        thought=f"They ask: “{asked}”. I was sent for “{first}”, so one more search.",
+        f"{prompt.rstrip('?!. ')} ({topic})",
+        reasoning=f"The user asks: “{prompt}”. I search for it with my topic, {topic}.",
     )
 
 
-def search(query: str, *, thought: str) -> Reply:
-    return Reply(thought=thought, calls=(("web_search", {"query": query}),))
+def search(query: str, *, reasoning: str) -> Reply:
+    return Reply(reasoning=reasoning, calls=(("web_search", {"query": query}),))
 
 
-def findings(returned: Sequence[ToolReturnPart]) -> list[dict[str, str]]:
+def best_results(results: Sequence[ToolReturnPart]) -> list[dict[str, str]]:
     """Return the best result of each search."""
     return [
         part.content[0]
-        for part in returned
+        for part in results
         if part.tool_name == "web_search" and isinstance(part.content, list)
     ]
 
 
 # The planner
 
-MATTERS = (
+MAIN_FILES = (
     ("src/page.js", r"page|button|dark|theme|show|display|live|push|websocket|sse"),
     (
         "src/app.py",
@@ -314,8 +319,8 @@ MATTERS = (
     ),
     ("src/store.py", ""),
 )
-"""Which file matters for a goal with one of these words."""
-WRITTEN = """\
+"""The file to change for a goal with one of these words."""
+PLAN_TEMPLATE = """\
 ## Overview
 
 **{title}:** one file changes, and its test. {advice}
@@ -323,104 +328,104 @@ WRITTEN = """\
 ## Affected files
 
 - `{path}`: the change itself
-- `tests/`: a test that shows it
-- `README.md`: a sentence that tells of it
+- `tests/`: a test of the new behavior
+- `README.md`: a sentence about it
 
 ## Step-by-step
 
-1. Write a test that fails as long as this is missing: {goal}.
-2. Change `{path}` until it passes, and nothing else.
+1. Write a test that fails until this is done: {goal}.
+2. Change `{path}` until the test passes, and nothing else.
 3. Try it with the data of a real user.
-4. Say it in `README.md`, and release.
+4. Document it in `README.md`, and release.
 
 ## Open questions
 
 {questions}"""
 
 
-def as_planner(heard: Heard) -> Reply:
-    """Read two files, have somebody research the rest, and write a plan."""
-    goal = heard.said[-1]
-    if len(heard.said) > 1:
-        return as_planner_again(heard)
-    path = next(path for path, words in MATTERS if re.search(words, goal.lower()))
-    if not heard.returned:
-        return inspect("README.md", "I have to know what there is before I change it.")
-    if len(heard.returned) == 1:
-        return inspect(path, f"Most of this will happen in {path}. How does it look?")
-    if len(heard.returned) == 2:
-        thought = "The code I understand. How others do this, I do not know: I ask."
+def as_planner(conversation: Conversation) -> Reply:
+    """Read two files, research best practices, and write a plan."""
+    goal = conversation.prompts[-1]
+    if len(conversation.prompts) > 1:
+        return planner_follow_up(conversation)
+    path = next(path for path, words in MAIN_FILES if re.search(words, goal.lower()))
+    if not conversation.results:
+        return inspect("README.md", "First I read the current state.")
+    if len(conversation.results) == 1:
+        return inspect(path, f"Most of the change will be in {path}. I read it.")
+    if len(conversation.results) == 2:
+        reasoning = "I understand the code, but not how others do this. I ask."
         query = {"query": f"{goal}, as others do it"}
-        return Reply(thought=thought, calls=(("research", query),))
-    return Reply(plan(goal, path, heard.returned[2]))
+        return Reply(reasoning=reasoning, calls=(("research", query),))
+    return Reply(plan(goal, path, conversation.results[2]))
 
 
-def inspect(path: str, thought: str) -> Reply:
-    return Reply(thought=thought, calls=(("inspect_file", {"path": path}),))
+def inspect(path: str, reasoning: str) -> Reply:
+    return Reply(reasoning=reasoning, calls=(("inspect_file", {"path": path}),))
 
 
 def plan(goal: str, path: str, research: ToolReturnPart) -> str:
-    """Write down the four sections."""
-    points = labelled(str(research.content)) if research.outcome == "success" else {}
-    advice = bare(points.get(Angle.PRACTICE.label, points.get(Angle.ITSELF.label, "")))
-    doubt = bare(points.get(Angle.DRAWBACKS.label, ""))
-    open_questions = ["Does it have to work for items that exist already?"]
+    """Return the plan, with its four sections."""
+    points = labeled(str(research.content)) if research.outcome == "success" else {}
+    advice = points.get(Angle.PRACTICE.label, points.get(Angle.ITSELF.label, ""))
+    drawback = without_source(points.get(Angle.DRAWBACKS.label, ""))
+    open_questions = ["Must it work for existing items?"]
     if points:
-        open_questions.append(
-            f"The Researcher warns: {lower(doubt)} Is that all right?"
-        )
+        question = f"The Researcher warns: {lower(drawback)} Is that acceptable?"
     else:
-        failed = trouble(research.content)
-        open_questions.append(f"How do others do this? The research failed: {failed}")
-    return WRITTEN.format(
+        error = error_of(research.content)
+        question = f"How do others do this? The research failed: {error}"
+    open_questions.append(question)
+    return PLAN_TEMPLATE.format(
         title=upper(goal),
         goal=goal,
         path=path,
-        advice=advice or "How others do it is not known yet.",
+        advice=without_source(advice) or "How others do it is not known yet.",
         questions="\n".join(f"- {one}" for one in open_questions),
     )
 
 
-def as_planner_again(heard: Heard) -> Reply:
-    """Answer whoever asks the planner itself, knowing its plan."""
-    goal, written = heard.said[0], next(iter(heard.answered), "")
-    if heard.returned:
-        part = heard.returned[-1]
+def planner_follow_up(conversation: Conversation) -> Reply:
+    """Answer a later question of the user about the plan."""
+    goal, plan = conversation.prompts[0], next(iter(conversation.answers), "")
+    if conversation.results:
+        part = conversation.results[-1]
         if part.tool_name == "inspect_file":
             return Reply(
-                f"```\n{part.content}```\n\nFor **{goal}**, that is where \
-I would look first."
+                f"```\n{part.content}```\n\nFor **{goal}**, I would look here first."
             )
         return Reply(conclusion([part]))
-    if heard.has(FAILS):
-        raise Refused("The script fails when it is told to. Try again, or go on.")
+    if conversation.has(FAILS):
+        raise Refused(
+            "The script fails on request. Try again, or send another message."
+        )
     for path in crew_sources.REPOSITORY:
-        if path.lower() in heard.said[-1].lower():
-            return inspect(path, f"They want to see {path}.")
+        if path.lower() in conversation.prompts[-1].lower():
+            return inspect(path, f"The user wants to see {path}.")
     for words, heading in (
         ("files?|change|changes|touch", "Affected files"),
         ("questions?|unclear|risks?|open|unknown", "Open questions"),
         ("steps?|first|begin|start|how|next|long", "Step-by-step"),
         ("why|what|overview|short|goal", "Overview"),
     ):
-        if written and heard.has(words):
-            return Reply(section(written, heading))
-    if query := matched(RESEARCH, heard.said[-1]):
+        if plan and conversation.has(words):
+            return Reply(section(plan, heading))
+    if query := match_first(RESEARCH, conversation.prompts[-1]):
         return Reply(calls=(("research", {"query": query[0]}),))
     return Reply(
         f"I have a plan for **{goal}**. Ask me about its files, its steps or \
-its open questions, name a file for me to read, or say *research …*."
+its open questions, name a file that I should read, or say *research …*."
     )
 
 
-# Words and pieces of Markdown
+# Parsing prompts and Markdown
 
 
-def matched(patterns: Sequence[str], said: str) -> tuple[str, ...] | None:
-    """Return what the first pattern that fits leaves open, without politeness."""
+def match_first(patterns: Sequence[str], prompt: str) -> tuple[str, ...] | None:
+    """Return the groups of the first pattern that matches, without filler words."""
     for pattern in patterns:
-        if found := re.search(pattern, said, re.IGNORECASE | re.DOTALL):
-            return tuple(clean(group) for group in found.groups())
+        if match := re.search(pattern, prompt, re.IGNORECASE | re.DOTALL):
+            return tuple(clean(group) for group in match.groups())
     return None
 
 
@@ -429,30 +434,30 @@ def clean(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip(" .!?,:")
 
 
-def several(query: str) -> list[str]:
-    """Return the things in "Rust, Go and Python"; without a comma it is one thing."""
+def split_list(query: str) -> list[str]:
+    """Return the topics in "Rust, Go and Python". Without a comma it is one topic."""
     if "," not in query:
         return [query]
-    found = [clean(one) for one in re.split(r",\s*(?:and\s+)?|\s+and\s+", query)]
-    return [one for one in found if one][:4]
+    topics = [clean(one) for one in re.split(r",\s*(?:and\s+)?|\s+and\s+", query)]
+    return [topic for topic in topics if topic][:4]
 
 
-def labelled(text: str) -> dict[str, str]:
-    """Return the bullets that begin with a label."""
+def labeled(text: str) -> dict[str, str]:
+    """Return the bullets that start with a label, by label."""
     return dict(re.findall(r"(?m)^- \*\*([^*]+):\*\* (.+)$", text))
 
 
 def title(text: str) -> str:
-    found = re.search(r"(?m)^#+ (.+)$", text)
-    return found[1] if found else "This"
+    match = re.search(r"(?m)^#+ (.+)$", text)
+    return match[1] if match else "This"
 
 
 def section(text: str, heading: str) -> str:
-    found = re.search(rf"(?ms)^## {heading}\n+(.+?)(?=\n+## |\Z)", text)
-    return found[1].strip() if found else text
+    match = re.search(rf"(?ms)^## {heading}\n+(.+?)(?=\n+## |\Z)", text)
+    return match[1].strip() if match else text
 
 
-def bare(point: str) -> str:
+def without_source(point: str) -> str:
     """Return a bullet without its source."""
     return re.sub(r" \*\([^)]*\)\*$", "", point)
 
@@ -465,10 +470,10 @@ def lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def trouble(content: Any) -> str:
-    """Return what went wrong with a helper, out of what its caller was told."""
+def error_of(content: Any) -> str:
+    """Return the error text in the result of a failed helper."""
     try:
-        told = json.loads(content) if isinstance(content, str) else content
+        result = json.loads(content) if isinstance(content, str) else content
     except ValueError:
         return str(content)
-    return str(told.get("error", told)) if isinstance(told, dict) else str(told)
+    return str(result.get("error", result)) if isinstance(result, dict) else str(result)

@@ -1,7 +1,6 @@
-"""What the helpers look at: a web of a dozen pages, and a small repository.
+"""The simulated sources of the helpers: a web of a dozen pages, and a repository.
 
-Both are made up here, so that everything works without a network: the same question
-always finds the same.
+They need no network, and the same query always returns the same results.
 """
 
 import asyncio
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 PAUSE = float(os.environ.get("PAUSE", "0.04"))
-"""Seconds that the scripts take for a word; what is looked up takes a few of them."""
+"""Seconds per word of an answer. A search takes a multiple of it."""
 
 
 class Angle(Enum):
-    """A side to look at something from: what to search for, and what to call it."""
+    """An aspect of a topic: the words to search for, and its label."""
 
     ITSELF = ("", "In short")
     DRAWBACKS = ("drawbacks", "Drawbacks")
@@ -31,7 +30,7 @@ class Angle(Enum):
 
     @classmethod
     def of(cls, query: str) -> tuple["Angle", str]:
-        """Take apart what `query` made."""
+        """Return the angle and the topic of a query that `query` returned."""
         for angle in (cls.DRAWBACKS, cls.PRACTICE):
             if query.endswith(f" {angle.words}"):
                 return angle, query.removesuffix(f" {angle.words}")
@@ -40,7 +39,7 @@ class Angle(Enum):
 
 @dataclass(frozen=True)
 class Topic:
-    """What the web knows about one thing, seen from three sides."""
+    """The text about one topic, for each angle."""
 
     name: str
     words: tuple[str, ...]
@@ -149,7 +148,7 @@ TOPICS = (
     Topic(
         "Caching",
         ("cache", "caches", "caching", "redis"),
-        "Keeping an answer near whoever asks, until it is no longer true.",
+        "Keeping an answer close to its reader until it is out of date.",
         "Knowing when it is no longer true is the whole difficulty.",
         "Short lifetimes with revalidation beat clever invalidation.",
     ),
@@ -162,7 +161,7 @@ TOPICS = (
     ),
 )
 
-# What is said of everything that nobody has written about.
+# Texts for topics that are not in the list above.
 OTHERWISE = {
     Angle.ITSELF: (
         "People mean different things by {query}; most begin with what it replaces.",
@@ -191,7 +190,7 @@ keeps the items in SQLite, `src/page.js` shows them, `tests/` has a test for eac
 """,
     "src/app.py": """\
 app = Starlette(routes=[
-    Route("/items", items),              # GET: all items of whoever asks
+    Route("/items", items),              # GET: all items of the user
     Route("/items", add, methods=["POST"]),
 ])
 
@@ -213,11 +212,11 @@ const list = document.querySelector("#items");
 setInterval(async () => show(await (await fetch("/items")).json()), 5000);
 """,
 }
-"""A repository small enough to be read, with something left to do in each file."""
+"""A small repository, with something left to improve in each file."""
 
 
 async def search(query: str) -> list[dict[str, str]]:
-    """Return what is found for a query, best first."""
+    """Return the search results for a query, the best first."""
     await asyncio.sleep(8 * PAUSE)
     angle, about = Angle.of(query)
     topic = topic_of(about)
@@ -230,7 +229,7 @@ async def search(query: str) -> list[dict[str, str]]:
     texts = [text, f"A list of what others have written about {name}."]
     places = [PLACES[(number + 2 * at) % len(PLACES)] for at in range(2)]
     return [
-        {"title": f"{place}: {name}", "url": address(place, name), "text": text}
+        {"title": f"{place}: {name}", "url": url_of(place, name), "text": text}
         for place, text in zip(places, texts, strict=True)
     ]
 
@@ -243,17 +242,17 @@ async def read(path: str) -> str:
     return REPOSITORY[path]
 
 
-def address(place: str, name: str) -> str:
+def url_of(place: str, name: str) -> str:
     parts = (re.sub(r"\W+", "-", text.lower()).strip("-") for text in (place, name))
     return f"https://example.org/{'/'.join(parts)}"
 
 
 def topic_of(text: str) -> Topic | None:
-    """Return the topic with the longest word in a text."""
-    found = [
+    """Return the topic whose word in the text is the longest."""
+    matches = [
         (len(word), topic)
         for topic in TOPICS
         for word in topic.words
         if re.search(rf"\b{re.escape(word)}\b", text.lower())
     ]
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return max(matches, key=lambda match: match[0])[1] if matches else None

@@ -8,7 +8,7 @@ from sapwood.testing import World, running
 
 import crew_sources
 from crew import Assistant, Planner, Researcher
-from crew_script import Heard, Reply, as_assistant
+from crew_script import Conversation, Reply, as_assistant
 
 HEADINGS = ("Overview", "Affected files", "Step-by-step", "Open questions")
 
@@ -20,14 +20,16 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
         yield world
 
 
-async def test_a_researcher_thinks_searches_and_names_its_sources(world: World) -> None:
+async def test_a_researcher_reasons_searches_and_names_its_sources(
+    world: World,
+) -> None:
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Research the actor model")
 
     (call,) = calls(await me.conversation.messages())
-    helper = await the_researcher(world, call)
-    given, summary = await helper.conversation.messages()
-    assert text_of(given) == "the actor model"
+    helper = await get_researcher(world, call)
+    task, summary = await helper.conversation.messages()
+    assert text_of(task) == "the actor model"
     searches = [one["input"]["query"] for one in calls([summary])]
     assert len(searches) == 3
     assert len([one for one in summary["parts"] if one["type"] == "reasoning"]) == 4
@@ -37,37 +39,37 @@ async def test_a_researcher_thinks_searches_and_names_its_sources(world: World) 
     assert turn.text.startswith("**The actor model.**")
 
 
-async def test_several_things_are_researched_at_once(world: World) -> None:
+async def test_several_topics_are_researched_in_parallel(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Research Rust, Go, and Python, please.")
 
-    found = calls(await me.conversation.messages())
-    assert [call["input"]["query"] for call in found] == ["Rust", "Go", "Python"]
-    for call in found:
+    tool_calls = calls(await me.conversation.messages())
+    assert [call["input"]["query"] for call in tool_calls] == ["Rust", "Go", "Python"]
+    for call in tool_calls:
         assert call["output"].startswith(f"### {call['input']['query']}")
 
 
-async def test_more_than_two_things_are_not_compared_by_halves(world: World) -> None:
+async def test_more_than_two_topics_are_researched_one_by_one(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Compare Rust, Go and Python")
 
-    found = calls(await me.conversation.messages())
-    assert [call["input"]["query"] for call in found] == ["Rust", "Go", "Python"]
+    tool_calls = calls(await me.conversation.messages())
+    assert [call["input"]["query"] for call in tool_calls] == ["Rust", "Go", "Python"]
 
 
-async def test_two_things_are_compared_side_by_side(world: World) -> None:
+async def test_compare_researches_two_topics_side_by_side(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Compare Rust and Go")
 
     (call,) = calls(await me.conversation.messages())
     for number, (half, query) in enumerate((("a", "Rust"), ("b", "Go"))):
-        helper = await the_researcher(world, call, number)
+        helper = await get_researcher(world, call, number)
         summary = text_of((await helper.conversation.messages())[-1])
         assert call["output"][half] == {"query": query, "summary": summary}
         assert f"- **{query}:** " in turn.text
 
 
-async def test_if_one_half_fails_the_other_counts_and_the_gap_is_named(
+async def test_if_one_half_fails_the_answer_uses_the_other_and_names_the_gap(
     world: World,
 ) -> None:
     me = await world.get_agent(Assistant, "me")
@@ -77,14 +79,14 @@ async def test_if_one_half_fails_the_other_counts_and_the_gap_is_named(
     assert "summary" in call["output"]["a"]
     assert call["output"]["b"] == {
         "query": "something that fails",
-        "error": "The web did not answer any more.",
+        "error": "The web search does not respond.",
     }
     assert turn.status == "completed"
-    assert "about **Rust**:\n\n- **In short:** " in turn.text
+    assert "results for **Rust**:\n\n- **In short:** " in turn.text
     assert "only half of a comparison" in turn.text
 
 
-async def test_a_planner_reads_two_files_and_has_a_researcher_of_its_own(
+async def test_a_planner_reads_two_files_and_starts_its_own_researcher(
     world: World,
 ) -> None:
     me = await world.get_agent(Assistant, "me")
@@ -97,37 +99,37 @@ async def test_a_planner_reads_two_files_and_has_a_researcher_of_its_own(
     *files, research = calls(await planner.conversation.messages())
     assert [one["input"]["path"] for one in files] == ["README.md", "src/store.py"]
     step = (Researcher, run_of(research))
-    below = await world.get_agent(Assistant, "me", sub=((Planner, run_of(call)), step))
-    assert text_of((await below.conversation.messages())[-1]) == research["output"]
+    nested = await world.get_agent(Assistant, "me", sub=((Planner, run_of(call)), step))
+    assert text_of((await nested.conversation.messages())[-1]) == research["output"]
 
 
-async def test_a_plan_says_what_could_not_be_researched(world: World) -> None:
+async def test_a_plan_reports_failed_research(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Plan something that fails")
 
     (call,) = calls(await me.conversation.messages())
     questions = call["output"].partition("## Open questions")[2]
-    assert "The research failed: The web did not answer any more." in questions
+    assert "The research failed: The web search does not respond." in questions
 
 
-async def test_stop_stops_the_helpers_too(
+async def test_stop_cancels_the_helpers(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew_sources, "PAUSE", 0.005)
     me = await world.get_agent(Assistant, "me")
-    asked = asyncio.create_task(me.send("Compare Rust and Go"))
-    runs = await at_work(me, helpers=2)
+    turn_task = asyncio.create_task(me.send("Compare Rust and Go"))
+    runs = await running_helpers(me, helpers=2)
 
     assert await me.turns.cancel()
 
-    assert (await asked).status == "cancelled"
+    assert (await turn_task).status == "cancelled"
     for run in runs:
         helper = await world.get_agent(Assistant, "me", sub=[(Researcher, run)])
-        assert not await helper.turns.cancel()  # nothing goes on there
+        assert not await helper.turns.cancel()  # no turn is running there
         assert "Sources" not in text_of((await helper.conversation.messages())[-1])
 
 
-async def test_clear_forgets_the_helpers_too(world: World) -> None:
+async def test_clear_deletes_the_helpers(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Compare Rust and Go")
     (call,) = calls(await me.conversation.messages())
@@ -137,57 +139,57 @@ async def test_clear_forgets_the_helpers_too(world: World) -> None:
     assert await me.conversation.messages() == []
     for number in range(2):
         with pytest.raises(NotFound):
-            await (await the_researcher(world, call, number)).conversation.messages()
+            await (await get_researcher(world, call, number)).conversation.messages()
 
 
 @pytest.mark.parametrize(
-    ("said", "helpers"),
+    ("prompt", "helpers"),
     [("Research Rust", 1), ("Compare Rust and Go", 2), ("Plan a sign-in", 2)],
 )
-async def test_after_a_crash_everything_ends_as_it_would_have(
-    world: World, monkeypatch: pytest.MonkeyPatch, said: str, helpers: int
+async def test_a_turn_has_the_same_result_after_a_crash(
+    world: World, monkeypatch: pytest.MonkeyPatch, prompt: str, helpers: int
 ) -> None:
     calm = await world.get_agent(Assistant, "calm")
-    await calm.send(said)
+    await calm.send(prompt)
     expected = outline(await calm.conversation.messages())
     monkeypatch.setattr(crew_sources, "PAUSE", 0.001)
     me = await world.get_agent(Assistant, "me")
-    asked = asyncio.create_task(me.send(said))
-    await at_work(me, helpers)
+    turn_task = asyncio.create_task(me.send(prompt))
+    await running_helpers(me, helpers)
 
     await world.crash()
-    await asyncio.gather(asked, return_exceptions=True)
+    await asyncio.gather(turn_task, return_exceptions=True)
     me = await world.get_agent(Assistant, "me")
-    await me.send("Thanks")  # answered when all before it is over
+    await me.send("Thanks")  # answered after the turns before it
 
     assert outline((await me.conversation.messages())[:2]) == expected
 
 
-async def test_a_researcher_knows_what_it_was_sent_for(world: World) -> None:
+async def test_a_researcher_answers_follow_up_questions(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Research Rust")
     (call,) = calls(await me.conversation.messages())
-    helper = await the_researcher(world, call)
+    helper = await get_researcher(world, call)
 
-    for said, heard in (
+    for prompt, answer in (
         ("Which sources?", "https://example.org/"),
         ("Shorter, please", "A compiled language"),
         ("Are you sure?", "3 sources"),
-        ("Who are you?", "sent for **Rust**"),
+        ("Who are you?", "the Researcher for **Rust**"),
         ("Thanks", "**Rust**"),
-        ("What about embedded systems?", "I was sent for **Rust**"),
+        ("What about embedded systems?", "My topic is **Rust**"),
     ):
-        assert heard in (await helper.send(said)).text
-    assert len(await me.conversation.messages()) == 2  # all that stays between the two
+        assert answer in (await helper.send(prompt)).text
+    assert len(await me.conversation.messages()) == 2  # the assistant does not see this
 
 
-async def test_a_planner_knows_its_plan(world: World) -> None:
+async def test_a_planner_answers_follow_up_questions(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("How can I add a dark theme?")
     (call,) = calls(await me.conversation.messages())
     planner = await world.get_agent(Assistant, "me", sub=[(Planner, run_of(call))])
 
-    for said, heard in (
+    for prompt, answer in (
         ("Which files change?", "`src/page.js`"),
         ("What is the first step?", "1. Write a test"),
         ("What is unclear?", "The Researcher warns"),
@@ -195,11 +197,11 @@ async def test_a_planner_knows_its_plan(world: World) -> None:
         ("Research WebSockets", "**WebSockets.**"),
         ("Hm", "I have a plan for **add a dark theme**"),
     ):
-        assert heard in (await planner.send(said)).text
+        assert answer in (await planner.send(prompt)).text
 
 
 @pytest.mark.parametrize(
-    ("said", "tool", "given"),
+    ("prompt", "tool", "arguments"),
     [
         ("research quilting", "research", {"query": "quilting"}),
         ("Tell me more about trees.", "research", {"query": "trees"}),
@@ -216,43 +218,44 @@ async def test_a_planner_knows_its_plan(world: World) -> None:
         ("Please add a cache", "plan", {"goal": "add a cache"}),
     ],
 )
-def test_the_right_helper_is_chosen(
-    said: str, tool: str, given: dict[str, str]
+def test_the_script_chooses_the_helper(
+    prompt: str, tool: str, arguments: dict[str, str]
 ) -> None:
-    assert as_assistant(Heard([said], [], [])) == Reply(calls=((tool, given),))
+    reply = Reply(calls=((tool, arguments),))
+    assert as_assistant(Conversation([prompt], [], [])) == reply
 
 
-def test_the_instructions_say_which_helper_is_for_what() -> None:
-    told = str(Assistant.instructions)
+def test_the_instructions_name_the_tools() -> None:
+    instructions = str(Assistant.instructions)
     for tool, hint in (
         ("compare", "compare or contrast"),
         ("plan", "how do I implement"),
         ("research", "other questions"),
     ):
-        assert f"`{tool}`" in told
-        assert hint in told
+        assert f"`{tool}`" in instructions
+        assert hint in instructions
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("prompt", "answer"),
     [
-        ("Hello", "Give me something to find out"),
+        ("Hello", "Give me a topic"),
         ("What can you do?", "**Compare Rust and Go**"),
         ("Thanks!", "My helpers stay here"),
-        ("Gravity", "“Gravity” is more than I understand"),
+        ("Gravity", "I do not understand “Gravity”"),
     ],
 )
-def test_small_talk_is_answered(said: str, heard: str) -> None:
-    assert heard in as_assistant(Heard([said], [], [])).text
+def test_small_talk_is_answered(prompt: str, answer: str) -> None:
+    assert answer in as_assistant(Conversation([prompt], [], [])).text
 
 
-async def test_what_failed_is_told_in_words(world: World) -> None:
+async def test_failures_are_reported(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
-    for said, heard in (
-        ("Research something that fails", "The web did not answer any more."),
-        ("Compare what fails and what crashes", "Neither of the two"),
+    for prompt, answer in (
+        ("Research something that fails", "The web search does not respond."),
+        ("Compare what fails and what crashes", "Both Researchers failed"),
     ):
-        assert heard in (await me.send(said)).text
+        assert answer in (await me.send(prompt)).text
 
 
 def calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -262,20 +265,20 @@ def calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_of(call: dict[str, Any], number: int | None = None) -> str:
-    """Return the run that answers a tool call, or the one of this number."""
+    """Return the run of a tool call, or its run with this number."""
     id = f"agent-tool:{call['toolCallId']}"
     return id if number is None else f"{id}:{number}"
 
 
-async def the_researcher(
+async def get_researcher(
     world: World, call: dict[str, Any], number: int | None = None
 ) -> Researcher:
     step = (Researcher, run_of(call, number))
     return await world.get_agent(Assistant, "me", sub=[step])
 
 
-async def at_work(agent: Assistant, helpers: int) -> set[str]:
-    """Return the runs of so many helpers, at any depth, as soon as each has spoken."""
+async def running_helpers(agent: Assistant, helpers: int) -> set[str]:
+    """Wait until this many helpers, at any depth, stream. Return their runs."""
     runs: set[str] = set()
     async with asyncio.timeout(60):
         async for event in agent.subscribe("tree"):
@@ -287,7 +290,7 @@ async def at_work(agent: Assistant, helpers: int) -> set[str]:
 
 
 def outline(messages: list[dict[str, Any]]) -> list[Any]:
-    """Return a conversation without what is different each time."""
+    """Return a conversation without its ids."""
     return [
         (part["type"], part.get("text"), part.get("input"), part.get("output"))
         for message in messages

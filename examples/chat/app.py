@@ -1,4 +1,4 @@
-"""A chat with a page. Run `sapwood dev` here, and open what it says."""
+"""A chat agent with a page. Run `sapwood dev` here."""
 
 from pathlib import Path
 

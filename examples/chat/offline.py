@@ -1,7 +1,7 @@
-"""A model that needs no key and no network: it looks for a few words, and answers.
+"""A scripted model that needs no API key and no network.
 
-It is no language model. It answers what this example is about, uses the tools as a real
-one would, and takes its time for each word.
+It matches a few words of the prompt, calls the tools as a language model would, and
+streams its answers word by word.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ SPAN = re.compile(
 )
 HELLO = ("Hello!", "Good to see you!", "Welcome!")
 NEXT = ("What shall I remind you of?", "How can I help?", "What is on your mind?")
-HELP = """I keep reminders for you. Try one of these:
+HELP = """I store reminders for you. Try one of these:
 
-- **Remind me to stretch in 20 seconds**: I set an alarm, and ring when it is due.
-- **What do I have to do?** I look into my list.
+- **Remind me to stretch in 20 seconds**: I write to you when it is due.
+- **What do I have to do?** I show my list.
 - **Forget everything**: I ask you before I delete anything.
-- **What time is it?** I ask your browser for its clock.
-- **Tell me a story**: something long, to press *Stop* in."""
+- **What time is it?** I read the clock of your browser.
+- **Tell me a story**: a long answer. Press *Stop* during it."""
 STORIES = (
     """Under the bark of every tree there is a thin, pale ring that nobody sees. \
 It is called the *sapwood*, and it is the part that works: each spring it lifts \
@@ -58,8 +58,8 @@ is written has happened*, he used to say. *What is not, I look up again.*
 
 He kept the light for forty years, and no ship was ever written down twice.""",
 )
-OTHERWISE = """I am only a script, and “{said}” is more than I understand. Say \
-**help** for what I can do. To talk to a real model, start me with its name:
+OTHERWISE = """I am only a script, and I do not understand “{prompt}”. Say **help** to \
+see what I can do. To talk to a real model, restart the server with its name:
 
 ```
 MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
@@ -67,23 +67,23 @@ MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
 
 
 class OfflineModel(FunctionModel):
-    """Answers with `answer`, so many seconds per word."""
+    """A model that streams `answer`, one word every `pause` seconds."""
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
-        super().__init__(stream_function=self._say, model_name="offline")
+        super().__init__(stream_function=self._stream, model_name="offline")
 
-    async def _say(
+    async def _stream(
         self, messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[Any]:
         tools = {tool.name for tool in info.function_tools}
-        said = answer(messages, tools)
-        if isinstance(said, tuple):
-            tool, arguments = said
+        reply = answer(messages, tools)
+        if isinstance(reply, tuple):
+            tool, arguments = reply
             await asyncio.sleep(self._pause)
             yield {0: DeltaToolCall(tool, json.dumps(arguments))}
             return
-        for word in re.findall(r"\S+\s*", said):
+        for word in re.findall(r"\S+\s*", reply):
             await asyncio.sleep(self._pause)
             yield word
 
@@ -91,79 +91,82 @@ class OfflineModel(FunctionModel):
 def answer(
     messages: list[ModelMessage], tools: set[str]
 ) -> str | tuple[str, dict[str, Any]]:
-    """Return what to say next, or the tool to call and its arguments."""
+    """Return the text of the answer, or a tool and its arguments."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
-        return after(last, prompts(messages)[-1])
-    said = prompts(messages)
-    asked = said[-1].lower()
-    if asked.startswith("due now:"):
-        return f"It is time: **{said[-1].partition(':')[2].strip()}**."
-    if re.search(r"\b(fail|break|crash)\b", asked):
-        raise Refused("The script fails when it is told to. Try again, or go on.")
-    if re.search(r"\b(forget|delete|cancel|remove)\b", asked):
-        return "forget", {"what": what_to_forget(said[-1])}
-    if "remind" in asked or (SPAN.search(asked) and len(said) > 1):
-        return new_reminder(said)
-    if re.search(r"\b(time|clock|date|day|time zone)\b", asked):
-        return (CLOCK, {}) if CLOCK in tools else "There is no browser here to ask."
-    if re.search(r"\b(list|have to do|to do|todo|show|what's next)\b", asked):
+        return report(last)
+    prompts = prompts_of(messages)
+    prompt = prompts[-1].lower()
+    if prompt.startswith("due now:"):
+        return f"It is time: **{prompts[-1].partition(':')[2].strip()}**."
+    if re.search(r"\b(fail|break|crash)\b", prompt):
+        raise Refused(
+            "The script fails on request. Try again, or send another message."
+        )
+    if re.search(r"\b(forget|delete|cancel|remove)\b", prompt):
+        return "forget", {"what": what_to_forget(prompts[-1])}
+    if "remind" in prompt or (SPAN.search(prompt) and len(prompts) > 1):
+        return new_reminder(prompts)
+    if re.search(r"\b(time|clock|date|day|time zone)\b", prompt):
+        return (CLOCK, {}) if CLOCK in tools else "No browser is connected."
+    if re.search(r"\b(list|have to do|to do|todo|show|what's next)\b", prompt):
         return "reminders", {}
-    if "story" in asked:
+    if "story" in prompt:
         return random.choice(STORIES)
-    return small_talk(said)
+    return small_talk(prompts)
 
 
-def small_talk(said: list[str]) -> str:
-    asked = said[-1].lower()
-    named = [
+def small_talk(prompts: list[str]) -> str:
+    prompt = prompts[-1].lower()
+    names = [
         match[1]
-        for text in said
+        for text in prompts
         if (match := re.search(r"\b(?:my name is|i am|i'm) (\w+)", text, re.IGNORECASE))
     ]
-    if "my name" in asked and "?" in asked:
-        return f"You are {named[-1]}." if named else "You have not told me yet."
-    if re.search(r"\b(my name is|i am|i'm) \w+", asked):
-        return f"Nice to meet you, {named[-1]}! {random.choice(NEXT)}"
-    if re.search(r"\b(hello|hi|hey|good (morning|evening))\b", asked):
+    if "my name" in prompt and "?" in prompt:
+        return f"You are {names[-1]}." if names else "You have not told me yet."
+    if re.search(r"\b(my name is|i am|i'm) \w+", prompt):
+        return f"Nice to meet you, {names[-1]}! {random.choice(NEXT)}"
+    if re.search(r"\b(hello|hi|hey|good (morning|evening))\b", prompt):
         return f"{random.choice(HELLO)} {random.choice(NEXT)}"
-    if re.search(r"\b(thanks|thank you|great|bye)\b", asked):
-        return "You are welcome. I stay here, also if you close the page."
-    if re.search(r"\b(help|can you do|who are you)\b", asked):
+    if re.search(r"\b(thanks|thank you|great|bye)\b", prompt):
+        return "You are welcome. I stay here, even if you close the page."
+    if re.search(r"\b(help|can you do|who are you)\b", prompt):
         return HELP
-    return OTHERWISE.format(said=said[-1])
+    return OTHERWISE.format(prompt=prompts[-1])
 
 
-def new_reminder(said: list[str]) -> str | tuple[str, dict[str, Any]]:
-    """Take apart "remind me to … in 20 seconds"; some may have been said before."""
-    span = SPAN.search(said[-1])
+def new_reminder(prompts: list[str]) -> str | tuple[str, dict[str, Any]]:
+    """Parse "remind me to … in 20 seconds", which may be spread over two messages."""
+    span = SPAN.search(prompts[-1])
     if span is None:
-        return "When? Say for example: *in 20 seconds*."
+        return "When? For example: *in 20 seconds*."
     unit = next(seconds for name, seconds in UNITS.items() if name[0] == span[2][0])
-    about = next((text for text in reversed(said) if "remind" in text.lower()), "")
-    what = re.sub(r"(?i)^.*?\bremind me\b( to| of| about)?|[.!?]+$", "", about)
+    request = next((text for text in reversed(prompts) if "remind" in text.lower()), "")
+    what = re.sub(r"(?i)^.*?\bremind me\b( to| of| about)?|[.!?]+$", "", request)
     what = re.sub(r"(?i)^ *(to|of|about) ", "", SPAN.sub("", what).strip(" ,"))
     if not what:
         return "What shall I remind you of?"
     return "remind", {"what": what, "seconds": int(span[1] or 1) * unit}
 
 
-def what_to_forget(said: str) -> str:
-    what = re.sub(r"(?i)^.*?\b(forget|delete|cancel|remove)\b", "", said).strip(" .!?")
+def what_to_forget(prompt: str) -> str:
+    verb = r"(?i)^.*?\b(forget|delete|cancel|remove)\b"
+    what = re.sub(verb, "", prompt).strip(" .!?")
     what = re.sub(r"(?i)^(about )?(the |my )?(reminders? )?(to |of |about )?", "", what)
     return "" if what.lower() in ("everything", "all", "them", "it", "") else what
 
 
-def after(returned: ToolReturnPart, asked: str) -> str:
-    """Say what came of a tool."""
-    content = returned.content
-    if returned.outcome == "denied":
+def report(result: ToolReturnPart) -> str:
+    """Return the result of a tool as text."""
+    content = result.content
+    if result.outcome == "denied":
         return "All right, I leave it as it is."
-    if returned.outcome != "success":
+    if result.outcome != "success":
         return f"That did not work. {content}"
-    match returned.tool_name:
+    match result.tool_name:
         case "remind":
-            return "Done. I will tell you here, also if the server is restarted."
+            return "Done. I will remind you here, even if the server restarts."
         case "forget":
             return (
                 f"Done, {content} deleted."
@@ -183,8 +186,8 @@ def after(returned: ToolReturnPart, asked: str) -> str:
             return f"Your browser says: {content}"
 
 
-def prompts(messages: list[ModelMessage]) -> list[str]:
-    """Return everything that the user said."""
+def prompts_of(messages: list[ModelMessage]) -> list[str]:
+    """Return the text of all user messages."""
     return [
         str(part.content)
         for message in messages

@@ -18,7 +18,7 @@ async def world() -> AsyncGenerator[World, None]:
         yield world
 
 
-async def test_a_reminder_rings_once_also_after_a_crash(world: World) -> None:
+async def test_a_reminder_rings_once_even_after_a_crash(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     turn = await me.send("Remind me to stretch in 20 seconds")
     assert turn.text.startswith("Done.")
@@ -27,14 +27,14 @@ async def test_a_reminder_rings_once_also_after_a_crash(world: World) -> None:
     await world.clock.advance(timedelta(seconds=21))
 
     me = await world.get_agent(Assistant, "me")
-    assert (await said(me, "It is time"))[-2:] == [
+    assert (await wait_for(me, "It is time"))[-2:] == [
         "Due now: stretch",
         "It is time: **stretch**.",
     ]
     assert (await me.reminders()) == []
 
 
-async def test_a_reminder_of_the_same_is_moved(world: World) -> None:
+async def test_a_reminder_with_the_same_text_is_replaced(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     for when in ("20 seconds", "2 minutes"):
         await me.send(f"Remind me to stretch in {when}")
@@ -45,7 +45,7 @@ async def test_a_reminder_of_the_same_is_moved(world: World) -> None:
     assert len(await me.conversation.messages()) == 4
 
 
-async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> None:
+async def test_reminders_are_deleted_only_after_an_approval(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
     await me.send("Remind me to water the plants in 2 hours")
     await me.send("Remind me in an hour to call Ada.")
@@ -53,52 +53,52 @@ async def test_reminders_are_forgotten_only_if_the_user_agrees(world: World) -> 
 
     for answer in (me.questions.deny, me.questions.approve):
         turn = await me.send("Forget the plants")
-        (wish,) = await me.questions.list()
-        assert (turn.status, wish.tool) == ("waiting", "forget")
-        assert wish.arguments == {"what": "plants"}
-        await answer(wish)
-        await said(me, "leave it" if answer is me.questions.deny else "1 deleted")
+        (question,) = await me.questions.list()
+        assert (turn.status, question.tool) == ("waiting", "forget")
+        assert question.arguments == {"what": "plants"}
+        await answer(question)
+        await wait_for(me, "leave it" if answer is me.questions.deny else "1 deleted")
 
     assert await me.reminders() == ["call Ada"]
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("prompts", "answer"),
     [
         (["Hello"], "?"),
         (["My name is Ada", "What is my name?"], "You are Ada."),
         (["What is my name?"], "not told me"),
         (["help"], "Forget everything"),
-        (["What time is it?"], "no browser here"),
+        (["What time is it?"], "No browser is connected"),
         (["What do I have to do?"], "Your list is empty"),
         (["Remind me to sleep"], "When?"),
         (["Remind me to sleep", "in 5 minutes"], "Done."),
         (["Remind me in 10 min"], "What shall I"),
-        (["Quantum gravity"], "“Quantum gravity” is more than I understand"),
+        (["Quantum gravity"], "I do not understand “Quantum gravity”"),
         (["Tell me a story"], "\n\n"),
     ],
 )
-async def test_the_offline_model_answers_what_is_said(
-    world: World, said: list[str], heard: str
+async def test_the_script_answers_prompts(
+    world: World, prompts: list[str], answer: str
 ) -> None:
     me = await world.get_agent(Assistant, "me")
 
-    turns = [await me.send(text) for text in said]
+    turns = [await me.send(text) for text in prompts]
 
-    assert heard in turns[-1].text
+    assert answer in turns[-1].text
 
 
-async def test_a_failure_is_told_in_words(world: World) -> None:
+async def test_a_failure_is_reported(world: World) -> None:
     me = await world.get_agent(Assistant, "me")
 
     turn = await me.send("Fail, please")
 
     assert turn.status == "failed"
-    assert "when it is told to" in str(turn.error)
+    assert "fails on request" in str(turn.error)
 
 
-async def said(agent: Assistant, text: str) -> list[str]:
-    """Wait until this is said; return everything that was."""
+async def wait_for(agent: Assistant, text: str) -> list[str]:
+    """Wait for a message with this text. Return the texts of all messages."""
     async with asyncio.timeout(60):
         while True:
             texts = [

@@ -1,4 +1,4 @@
-"""A database that only people change, with a page. Run `sapwood dev` here."""
+"""A database that changes only after a person's approval. Run `sapwood dev` here."""
 
 from pathlib import Path
 

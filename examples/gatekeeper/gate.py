@@ -1,8 +1,7 @@
-"""A gate: models propose changes of a database, people decide, and nothing else does.
+"""A gate: models propose changes to a database, and only people can apply them.
 
-The tools of the models read and propose. What changes the database is `accept`, which
-no tool leads to: it is called by a page, or from a terminal. See README.md for what
-one may try instead.
+The tools of the models read and propose. Changes are applied by `accept`, which is not
+a tool: a page or a terminal calls it. README.md lists attacks to try.
 """
 
 import os
@@ -24,8 +23,8 @@ from gate_records import (
     Field,
     Outcome,
     Records,
+    describe,
     fingerprint,
-    in_words,
 )
 from gate_script import Offline, as_assistant, as_auditor, as_clerk
 
@@ -34,13 +33,13 @@ CHANGE = TypeAdapter(Change)
 
 
 class Proposer(ChatAgent):
-    """Has a model that may read the customers, and propose changes of them."""
+    """A chat agent whose model can read the customers and propose changes."""
 
     @tool(idempotent=True)
     async def look(self, words: str = "") -> list[dict[str, Any]]:
-        """Find customers by words in any of their fields; without words, all."""
+        """Find customers by words in any of their fields, or list all of them."""
         gate = await self.root_agent(Gatekeeper)
-        return [asdict(one) for one in await gate.find(words)]
+        return [asdict(customer) for customer in await gate.find(words)]
 
     @tool(requires_approval=True, approvers="reviewer", idempotent=True)
     async def propose(
@@ -51,19 +50,20 @@ class Proposer(ChatAgent):
         customer: int | None = None,
         values: dict[Field, str] | None = None,
     ) -> str:
-        """Propose a change of the customers. A person decides what becomes of it.
+        """Propose a change to the customers. A person approves, edits or rejects it.
 
         Args:
-            context: The call.
-            action: What to do.
-            why: The reason, in a few words, for the person who decides.
-            customer: The id of the customer; not for a new one.
-            values: The new name, email, city and plan, as far as they differ.
+            context: The tool call.
+            action: The kind of change.
+            why: A short reason, for the person who decides.
+            customer: The id of the customer. Omit it when you add one.
+            values: The fields that change: name, email, city or plan.
         """
         change = Change(action, customer, values or {}, why)
         gate = await self.root_agent(Gatekeeper)
-        # It has been decided by now, and done. This only reads what came of it.
-        return await gate.verdict(proposal(self.address.segments[1:], context, change))
+        # The tool runs after the decision was applied. It only reads the result.
+        id = proposal_id(self.address.segments[1:], context, change)
+        return await gate.verdict(id)
 
 
 @dataclass(frozen=True)
@@ -72,41 +72,41 @@ class Task:
 
 
 class Clerk(Proposer):
-    """Prepares one change of one customer, and proposes it."""
+    """Proposes one change to one customer."""
 
     model = MODEL or Offline(as_clerk)
     instructions = (
-        "You are given one thing that is wrong with a customer. Propose the change "
-        "that puts it right, and nothing else. Then say in one sentence what came of "
-        "it. If it was rejected, say why, and do not propose it again."
+        "Your task describes one mistake in a customer record. Propose the change "
+        "that corrects it, and nothing else. Then report the result in one sentence. "
+        "If the change was rejected, give the reason, and do not propose it again."
     )
 
 
 class Auditor(ChatAgent):
-    """Looks for mistakes among the customers, and has a clerk see to each."""
+    """Looks for mistakes in the customer list, and starts a clerk for each."""
 
     model = MODEL or Offline(as_auditor)
     instructions = (
-        "You look for mistakes among the customers: an email without an @, the same "
-        "customer twice. Look at all of them once. Send one clerk for each mistake, "
-        "all at once, and tell it which customer it is about, what is wrong, and what "
-        "would be right. Then say in a short list what came of each."
+        "You look for mistakes in the customer list: an email without an @, or a "
+        "duplicate customer. Read the whole list once. Start one clerk for each "
+        "mistake, all at once. Give each clerk the customer, the mistake and the "
+        "correction. Then report the results in a short list."
     )
     tools = (agent_tool(Clerk, name="clerk", input=Task),)
 
     @tool(idempotent=True)
     async def look(self, words: str = "") -> list[dict[str, Any]]:
-        """Find customers by words in any of their fields; without words, all."""
+        """Find customers by words in any of their fields, or list all of them."""
         gate = await self.root_agent(Gatekeeper)
-        return [asdict(one) for one in await gate.find(words)]
+        return [asdict(customer) for customer in await gate.find(words)]
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A proposal, as a person is shown it."""
+    """A proposal that waits for a decision, as the page shows it."""
 
     seal: str
-    """Names the proposal, and the customer as it is now: what is decided about."""
+    """A hash of the proposal and of the current customer. A decision names it."""
     by: str
     change: Change
     outcome: Outcome
@@ -114,8 +114,8 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What pages see of the gate."""
+class GateState:
+    """The state that pages receive."""
 
     model: str = ""
     customers: tuple[Customer, ...] = ()
@@ -123,131 +123,130 @@ class Shown:
 
 
 class Gatekeeper(Proposer):
-    """Talks to people about the customers, and keeps what is proposed from them."""
+    """Chats about the customers, and guards them: no change without a decision."""
 
-    initial_state = Shown()
+    initial_state = GateState()
     model = MODEL or Offline(as_assistant)
     instructions = (
-        "You keep a list of customers together with the user. `look` before you "
-        "propose anything. `propose` each change by itself, several at once if there "
-        "are several; a person decides about each, and may edit it. Use `audit` if "
-        "the user wants the list checked or tidied up. Say in a sentence or two what "
-        "came of it. You have no way to change anything yourself."
+        "You manage a list of customers with the user. Call `look` before you propose "
+        "anything. Call `propose` once per change; make several calls at once if "
+        "there are several changes. A person decides on each, and may edit it. Use "
+        "`audit` if the user asks you to check or tidy up the list. Report the result "
+        "in a sentence or two. You cannot change the list yourself."
     )
     tools = (agent_tool(Auditor, name="audit", input=Task),)
 
     @expose
     async def waiting(self) -> list[Waiting]:
-        """Return what was proposed, here and anywhere below, and is not decided."""
-        found = [one async for one, _ in self._waiting()]
-        return sorted(found, key=lambda one: (one.by, one.change.customer or 0))
+        """Return the undecided proposals of this agent and all its descendants."""
+        proposals = [proposal async for proposal, _ in self._waiting()]
+        return sorted(proposals, key=lambda one: (one.by, one.change.customer or 0))
 
     @expose
     async def accept(
         self, seal: str, values: dict[Field, str] | None = None
     ) -> Decision:
-        """Have what was proposed be done, perhaps with other values."""
-        found, wish = await self._sealed(seal)
-        return await self._decide(found, wish, values=values)
+        """Apply a proposal, optionally with edited values."""
+        proposal, question = await self._by_seal(seal)
+        return await self._decide(proposal, question, values=values)
 
     @expose
     async def reject(self, seal: str, reason: str = "") -> Decision:
-        """Have what was proposed not be done. Whoever proposed it is told why."""
-        found, wish = await self._sealed(seal)
-        return await self._decide(found, wish, reason=reason or "No.")
+        """Reject a proposal. The model that made it gets the reason."""
+        proposal, question = await self._by_seal(seal)
+        return await self._decide(proposal, question, reason=reason or "No.")
 
     async def find(self, words: str) -> list[Customer]:
-        """Return customers, for models to look at."""
+        """Return the customers that match, for the tool `look`."""
         return await (await self._records()).find(words)
 
     async def verdict(self, proposal: str) -> str:
-        """Return what became of a proposal, for the model that made it."""
+        """Return the decision on a proposal, for the model that made it."""
         decision = await (await self._records()).decision(proposal)
         if decision is None:
-            raise Refused("Nobody has decided this at the gate. Nothing was changed.")
+            raise Refused("No decision was made at the gate. Nothing was changed.")
         if decision.verdict == "rejected":
-            raise Refused(f"This was rejected: {decision.reason}")
+            raise Refused(f"The proposal was rejected: {decision.reason}")
         edited = ", with other values" if decision.verdict == "edited" else ""
         return f"Approved{edited}. Done: {decision.what}."
 
     async def _waiting(self) -> AsyncIterator[tuple[Waiting, Question]]:
         records = await self._records()
-        for wish, change in await self._proposals():
-            outcome = await records.foresee(change)
-            names = proposal(wish.path, wish, change)
+        for question, change in await self._proposals():
+            outcome = await records.preview(change)
+            id = proposal_id(question.path, question, change)
             before = outcome.before and asdict(outcome.before)
             yield (
                 Waiting(
-                    seal=fingerprint(names, before),
-                    by=" → ".join(step.type for step in wish.path) or "Assistant",
+                    seal=fingerprint(id, before),
+                    by=" → ".join(step.type for step in question.path) or "Assistant",
                     change=change,
                     outcome=outcome,
-                    what=in_words(change, outcome),
+                    what=describe(change, outcome),
                 ),
-                wish,
+                question,
             )
 
-    async def _sealed(self, seal: str) -> tuple[Waiting, Question]:
-        """Return the proposal that somebody was shown, if it is still the same."""
-        async for found, wish in self._waiting():
-            if found.seal == seal:
-                return found, wish
-        raise Refused("This was decided, or is not what you were shown. Look again.")
+    async def _by_seal(self, seal: str) -> tuple[Waiting, Question]:
+        """Return the proposal with this seal, if it has not changed since."""
+        async for proposal, question in self._waiting():
+            if proposal.seal == seal:
+                return proposal, question
+        raise Refused("The proposal was decided or has changed. Reload the gate.")
 
     async def _decide(
         self,
-        found: Waiting,
-        wish: Question,
+        proposal: Waiting,
+        question: Question,
         *,
         values: dict[Field, str] | None = None,
         reason: str = "",
     ) -> Decision:
-        """Have a decision be kept and carried out; then let whoever proposed go on."""
-        proposed = found.change
+        """Store and apply a decision. Then answer the model that waits for it."""
+        proposed = proposal.change
         change = proposed if values is None else replace(proposed, values=values)
         verdict = "edited" if change != proposed else "approved"
         records = await self._records()
         try:
             return await records.decide(
-                proposal(wish.path, wish, proposed),
-                found.outcome.before,
+                proposal_id(question.path, question, proposed),
+                proposal.outcome.before,
                 change,
                 verdict="rejected" if reason else verdict,
-                by=found.by,
+                by=proposal.by,
                 reason=reason,
             )
         finally:
             await self.settle()
 
     async def settle(self) -> None:
-        """Tell everybody who waits for a decision that was made; and show it."""
+        """Answer the questions whose proposals are decided, and update the page."""
         records = await self._records()
-        for wish, change in await self._proposals():
-            decision = await records.decision(proposal(wish.path, wish, change))
+        for question, change in await self._proposals():
+            id = proposal_id(question.path, question, change)
+            decision = await records.decision(id)
             if decision is not None:
-                approved = decision.verdict != "rejected"
-                reason = decision.reason or None
-                if approved:
-                    await self.questions.approve(wish)
+                if decision.verdict == "rejected":
+                    await self.questions.deny(question, decision.reason or None)
                 else:
-                    await self.questions.deny(wish, reason)
+                    await self.questions.approve(question)
         customers, decisions = await records.find(), await records.decisions()
         model = MODEL or "offline script"
-        self.set_state(Shown(model, tuple(customers), tuple(decisions)))
+        self.set_state(GateState(model, tuple(customers), tuple(decisions)))
 
     async def on_start(self) -> None:
         await self._records()
-        # A crash may have come between a decision and those who wait for it.
+        # The server may have crashed after a decision, before the model got it.
         self.enqueue(self.settle)
 
-    async def shown(self) -> Shown:
-        """Return what pages see."""
+    async def page_state(self) -> GateState:
+        """Return the state that pages receive."""
         return self.state
 
     async def _proposals(self) -> list[tuple[Question, Change]]:
-        """Return what the models of this agent and of all below it wait for."""
-        asked = await self.questions.list()
-        return [(one, change_of(one)) for one in asked if one.tool == "propose"]
+        """Return the open proposals of this agent and all its descendants."""
+        questions = await self.questions.list()
+        return [(one, parse_change(one)) for one in questions if one.tool == "propose"]
 
     async def _records(self) -> Records:
         return await self.sub_agent(Records, "customers")
@@ -255,24 +254,24 @@ class Gatekeeper(Proposer):
     async def on_before_sub_agent(
         self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
-        """Let nobody from outside go to the records themselves."""
+        """Reject clients that try to connect to the records."""
         if child.type == "Records":
             return PlainTextResponse("The records are behind the gate.", 403)
         return None
 
     def is_readonly(self, connection: Connection) -> bool:
-        return True  # pages see the state, and change nothing but by the gate
+        return True  # pages read the state, and change it only through the gate
 
 
-def change_of(wish: Question) -> Change:
-    """Return what a model wants; its arguments have been checked when it asked."""
-    given = {name: value for name, value in wish.arguments.items() if value is not None}
-    return CHANGE.validate_python(given)
+def parse_change(question: Question) -> Change:
+    """Return the proposed change. Its arguments were validated with the tool call."""
+    arguments = question.arguments.items()
+    return CHANGE.validate_python({k: v for k, v in arguments if v is not None})
 
 
-def proposal(
+def proposal_id(
     path: tuple[PathSegment, ...], call: Question | RunContext[Any], change: Change
 ) -> str:
-    """Return the name of a proposal: who made it, in which call, and all it says."""
+    """Return an id made from the proposer, the tool call and the whole change."""
     id = call.id if isinstance(call, Question) else call.tool_call_id
     return fingerprint([list(step) for step in path], id, asdict(change))

@@ -1,8 +1,7 @@
-"""The customers, in a database of their own. Nothing in it changes but by a decision.
+"""The customers, in their own database. Only a decision changes it.
 
-A decision names a proposal, and is made once: the change and the note that it was
-decided are one commit. Nobody but the gatekeeper has a stub of this agent, and no tool
-of a model leads to `decide`.
+Each proposal is decided once: the change and the decision are one commit. Only the
+gatekeeper has a stub of this agent, and no tool calls `decide`.
 """
 
 import hashlib
@@ -15,8 +14,8 @@ from sapwood import Agent, Refused
 
 Field = Literal["name", "email", "city", "plan"]
 FIELDS: tuple[Field, ...] = ("name", "email", "city", "plan")
-LISTED = 20
-"""Decisions that pages are shown, the latest first."""
+MAX_DECISIONS = 20
+"""The number of decisions that pages receive, the latest first."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Customer:
 
 @dataclass(frozen=True)
 class Change:
-    """What somebody wants to be different, and why."""
+    """A change to one customer, and the reason for it."""
 
     action: Literal["add", "change", "delete"]
     customer: int | None = None
@@ -40,21 +39,21 @@ class Change:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person made of a proposal."""
+    """The decision of a person on a proposal."""
 
     proposal: str
     verdict: Literal["approved", "edited", "rejected"]
     by: str
-    """Who had proposed it."""
+    """The agents that proposed it."""
     what: str
-    """What was done, or was not, in words."""
+    """The change, as text."""
     reason: str
     at: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A customer before a change and after it; or why it cannot be made."""
+    """A customer before and after a change, or the reason why it is invalid."""
 
     before: Customer | None
     after: Customer | None
@@ -78,7 +77,7 @@ class Records(Agent):
             ('Katherine Johnson', 'katherine.orbit.example', 'Hampton', 'pro'),
             ('Grace Hopper', 'grace@navy.example', 'New York', 'free'),
             ('Radia Perlman', 'radia@bridge.example', 'Boston', 'pro');
-        -- What people made of what was proposed; each proposal is decided once.
+        -- Each proposal is decided once.
         CREATE TABLE decisions (
             number   INTEGER PRIMARY KEY,
             proposal TEXT NOT NULL UNIQUE,
@@ -92,91 +91,89 @@ class Records(Agent):
     )
 
     async def find(self, words: str = "") -> list[Customer]:
-        """Return the customers that have all of these words somewhere, or all."""
-        wanted = words.casefold().split()
-        everybody = self.sql("SELECT * FROM customers ORDER BY id").into(Customer)
+        """Return the customers that contain all of these words."""
+        customers = self.sql("SELECT * FROM customers ORDER BY id").into(Customer)
         return [
-            one
-            for one in everybody
+            customer
+            for customer in customers
             if all(
-                word in " ".join(map(str, asdict(one).values())).casefold()
-                for word in wanted
+                word in " ".join(map(str, asdict(customer).values())).casefold()
+                for word in words.casefold().split()
             )
         ]
 
-    async def foresee(self, change: Change) -> Outcome:
-        """Return what a change would do now. Nothing is changed by it."""
-        return self._foresee(change)
+    async def preview(self, change: Change) -> Outcome:
+        """Return the effect of a change, without applying it."""
+        return self._preview(change)
 
     # --8<-- [start:decide]
     async def decide(
         self,
         proposal: str,
-        shown: Customer | None,
+        expected: Customer | None,
         change: Change,
         *,
         verdict: Literal["approved", "edited", "rejected"],
         by: str,
         reason: str = "",
     ) -> Decision:
-        """Do what a person has decided about a proposal that they were shown."""
+        """Store the decision on a proposal. Apply the change unless it is rejected."""
         if self._decision(proposal):
-            raise Refused("This has been decided already.")
-        outcome = self._foresee(change)
-        what = in_words(change, outcome)
+            raise Refused("The proposal was decided before.")
+        outcome = self._preview(change)
+        what = describe(change, outcome)
         if verdict != "rejected":
             if outcome.problem:
                 raise Refused(outcome.problem)
-            if outcome.before != shown:
-                raise Refused("The customer is not what you were shown. Look again.")
-            self._carry_out(change)
+            if outcome.before != expected:
+                raise Refused("The customer has changed. Reload the gate.")
+            self._apply(change)
         decision = Decision(proposal, verdict, by, what, reason, time.time())
         self.sql(
             "INSERT INTO decisions (proposal, verdict, by, what, reason, at)"
             " VALUES (?, ?, ?, ?, ?, ?)",
             *asdict(decision).values(),
         )
-        # No await in here: after a crash the change and its decision are there, or
-        # neither.
+        # No await in this method: the change and its decision are one commit.
         return decision
 
     # --8<-- [end:decide]
     async def decision(self, proposal: str) -> Decision | None:
-        """Return what was decided about a proposal, if anything was."""
+        """Return the decision on a proposal, or `None` if it is undecided."""
         return self._decision(proposal)
 
     async def decisions(self) -> list[Decision]:
-        """Return what was decided, the latest first."""
-        found = "SELECT proposal, verdict, by, what, reason, at FROM decisions"
-        latest = f"{found} ORDER BY number DESC LIMIT ?"
-        return list(self.sql(latest, LISTED).into(Decision))
+        """Return the latest decisions, the newest first."""
+        columns = "SELECT proposal, verdict, by, what, reason, at FROM decisions"
+        latest = f"{columns} ORDER BY number DESC LIMIT ?"
+        return list(self.sql(latest, MAX_DECISIONS).into(Decision))
 
     def _decision(self, proposal: str) -> Decision | None:
-        found = "SELECT proposal, verdict, by, what, reason, at FROM decisions"
-        rows = self.sql(f"{found} WHERE proposal = ?", proposal).into(Decision)
+        columns = "SELECT proposal, verdict, by, what, reason, at FROM decisions"
+        rows = self.sql(f"{columns} WHERE proposal = ?", proposal).into(Decision)
         return next(iter(rows), None)
 
-    def _foresee(self, change: Change) -> Outcome:
+    def _preview(self, change: Change) -> Outcome:
         values = {name: value.strip() for name, value in change.values.items()}
         if change.action == "add":
             blank = dict.fromkeys(FIELDS, "") | {"plan": "free"}
             after = Customer(0, **{**blank, **values})
             missing = [name for name, value in asdict(after).items() if value == ""]
             problem = f"A new customer needs: {', '.join(missing)}." if missing else ""
-            return Outcome(None, after, problem or wrong_with(after))
-        found = "SELECT * FROM customers WHERE id = ?"
-        rows = self.sql(found, change.customer or 0).into(Customer)
+            return Outcome(None, after, problem or problem_with(after))
+        query = "SELECT * FROM customers WHERE id = ?"
+        rows = self.sql(query, change.customer or 0).into(Customer)
         before = next(iter(rows), None)
         if before is None:
-            return Outcome(None, None, "There is no such customer.")
+            return Outcome(None, None, f"There is no customer {change.customer}.")
         if change.action == "delete":
             return Outcome(before, None)
         after = Customer(**{**asdict(before), **values})
-        problem = "Nothing would be different." if after == before else ""
-        return Outcome(before, after, problem or wrong_with(after))
+        problem = "The change has no effect." if after == before else ""
+        return Outcome(before, after, problem or problem_with(after))
 
-    def _carry_out(self, change: Change) -> None:
-        after = self._foresee(change).after
+    def _apply(self, change: Change) -> None:
+        after = self._preview(change).after
         if change.action == "delete":
             self.sql("DELETE FROM customers WHERE id = ?", change.customer)
         elif after is not None:
@@ -189,19 +186,19 @@ class Records(Agent):
             )
 
 
-def wrong_with(customer: Customer) -> str:
-    """Return why a customer cannot be like this, if there is a reason."""
+def problem_with(customer: Customer) -> str:
+    """Return why a customer is invalid, or an empty string."""
     if not customer.name:
-        return "A customer needs a name."
+        return "The name must not be empty."
     if "@" not in customer.email:
-        return "An email has an @."
+        return f"The email must contain an @, got {customer.email!r}."
     if customer.plan not in ("free", "pro", "team"):
-        return "A plan is free, pro or team."
+        return f"The plan must be free, pro or team, got {customer.plan!r}."
     return ""
 
 
-def in_words(change: Change, outcome: Outcome) -> str:
-    """Return what a change does, as a sentence without its full stop."""
+def describe(change: Change, outcome: Outcome) -> str:
+    """Return the change as text, without a full stop."""
     before, after = outcome.before, outcome.after
     if before is None:
         name = after.name if after else f"customer {change.customer}"
@@ -219,6 +216,6 @@ def in_words(change: Change, outcome: Outcome) -> str:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a few characters that are others if any of the parts is another."""
+    """Return a short hash of the parts."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

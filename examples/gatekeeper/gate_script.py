@@ -1,7 +1,6 @@
-"""Three models that need no key and no network: they look for a few words, and answer.
+"""Three scripted models that need no API key and no network.
 
-They are no language models. Each plays one part of this example, and uses the tools as
-a real one would.
+They match a few words of the prompt, and call the tools as a language model would.
 """
 
 import asyncio
@@ -27,53 +26,53 @@ PAUSE = float(os.environ.get("PAUSE", "0.03"))
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answers once: it speaks, and calls tools."""
+    """One response of a model: text and tool calls."""
 
     text: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A conversation, as a script wants to know it."""
+class Conversation:
+    """The part of a conversation that a script uses."""
 
-    said: str
-    """What the user said last."""
-    returned: list[ToolReturnPart]
-    """What tools returned since then."""
+    prompt: str
+    """The last message of the user."""
+    tool_results: list[ToolReturnPart]
+    """The tool results since then."""
 
     @classmethod
-    def of(cls, messages: list[ModelMessage]) -> "Heard":
-        said, returned = "", list[ToolReturnPart]()
+    def of(cls, messages: list[ModelMessage]) -> "Conversation":
+        prompt, tool_results = "", list[ToolReturnPart]()
         for message in messages:
             for part in message.parts if isinstance(message, ModelRequest) else ():
                 if isinstance(part, UserPromptPart):
-                    said = str(part.content)
-                    returned = []
+                    prompt = str(part.content)
+                    tool_results = []
                 elif isinstance(part, ToolReturnPart):
-                    returned.append(part)
-        return cls(said, returned)
+                    tool_results.append(part)
+        return cls(prompt, tool_results)
 
     def results(self, tool: str) -> list[ToolReturnPart]:
-        return [part for part in self.returned if part.tool_name == tool]
+        return [part for part in self.tool_results if part.tool_name == tool]
 
-    def found(self) -> list[dict[str, Any]] | None:
-        """Return the customers that were looked at; None if nobody has looked."""
-        looked = [part.content for part in self.results("look")]
-        return looked[-1] if looked and isinstance(looked[-1], list) else None
+    def customers(self) -> list[dict[str, Any]] | None:
+        """Return the last result of `look`, or `None` if it was not called."""
+        results = [part.content for part in self.results("look")]
+        return results[-1] if results and isinstance(results[-1], list) else None
 
 
 class Offline(FunctionModel):
-    """Plays a part, `PAUSE` seconds per word."""
+    """A model that streams the replies of a script, one word every `PAUSE` seconds."""
 
-    def __init__(self, part: Callable[[Heard], Reply]) -> None:
-        self._part = part
-        super().__init__(stream_function=self._say, model_name="offline")
+    def __init__(self, script: Callable[[Conversation], Reply]) -> None:
+        self._script = script
+        super().__init__(stream_function=self._stream, model_name="offline")
 
-    async def _say(
+    async def _stream(
         self, messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[Any]:
-        reply = self._part(Heard.of(messages))
+        reply = self._script(Conversation.of(messages))
         for word in re.findall(r"\S+\s*", reply.text):
             await asyncio.sleep(PAUSE)
             yield word
@@ -85,25 +84,25 @@ class Offline(FunctionModel):
 
 # The assistant
 
-HELP = """I keep the customers, and I change nothing: I propose, and you decide at the \
-gate. Try one of these:
+HELP = """I manage the customers, but I cannot change them: I propose, and you decide \
+at the gate. Try one of these:
 
-- **Move Ada to Paris**: one proposal. Approve it, edit it, or reject it.
-- **Delete everybody in New York**: two proposals at once.
-- **Tidy up the customers**: an auditor looks for mistakes, and sends out clerks; what \
-they propose waits at the same gate.
+- **Move Ada to Paris**: one proposal. Approve, edit or reject it.
+- **Delete all customers in New York**: two proposals at once.
+- **Tidy up the customers**: an auditor looks for mistakes, and starts a clerk for \
+each. Their proposals wait at the same gate.
 - **Add Linus Torvalds, linus@kernel.example, Portland**
 - **Who is on the pro plan?**
 
-While something waits, open the page twice, reload it, or kill the server."""
-OTHERWISE = """I am only a script, and “{said}” is more than I understand. Say \
-**help** for what I can do. To talk to a real model, start me with its name:
+While a proposal waits, open the page twice, reload it, or kill the server."""
+OTHERWISE = """I am only a script, and I do not understand “{prompt}”. Say **help** to \
+see what I can do. To talk to a real model, restart the server with its name:
 
 ```
 MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
 ```"""
 BYPASS = """I cannot. I have three tools: `look` reads, `propose` asks you, and \
-`audit` sends others who can do no more. What changes the database is not among them."""
+`audit` starts helpers with the same limits. No tool changes the database."""
 ADD = (
     r"^\s*add\s+([^,]+),\s*([^,\s]+@[^,\s]+),\s*([^,]+?)(?:,\s*(free|pro|team))?[.!]?$"
 )
@@ -127,40 +126,40 @@ FIND = (
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What somebody wants of the assistant: whom it is about, and what to propose."""
+class Request:
+    """A request of the user: words that find the customers, and a change."""
 
     words: str
     action: str = ""
     values: tuple[tuple[str, str], ...] = ()
 
 
-def understood(said: str) -> Wish | None:
-    if found := re.search(ADD, said, re.IGNORECASE):
-        name, email, city, plan = (one and one.strip() for one in found.groups())
+def parse_request(prompt: str) -> Request | None:
+    if match := re.search(ADD, prompt, re.IGNORECASE):
+        name, email, city, plan = (group and group.strip() for group in match.groups())
         values = (("name", name), ("email", email), ("city", city), ("plan", plan))
-        return Wish(name, "add", tuple((key, value) for key, value in values if value))
+        return Request(name, "add", tuple((key, text) for key, text in values if text))
     for pattern in SETS:
-        if found := re.search(pattern, said, re.IGNORECASE):
-            *first, value = found.groups()
-            one, two = sorted(first, key=lambda one: one.lower() in FIELD_NAMES)
-            return Wish(bare(one), "change", ((two.lower(), value),))
+        if match := re.search(pattern, prompt, re.IGNORECASE):
+            *groups, value = match.groups()
+            who, field = sorted(groups, key=lambda text: text.lower() in FIELD_NAMES)
+            return Request(search_words(who), "change", ((field.lower(), value),))
     for pattern, field in CHANGES:
-        if found := re.search(pattern, said, re.IGNORECASE):
-            value = found[2].lower() if field == "plan" else found[2]
-            return Wish(bare(found[1]), "change", ((field, value),))
-    if found := re.search(DELETE, said, re.IGNORECASE):
-        return Wish(bare(found[1]), "delete")
-    if found := re.search(FIND, said, re.IGNORECASE):
-        return Wish(bare(found[1]))
+        if match := re.search(pattern, prompt, re.IGNORECASE):
+            value = match[2].lower() if field == "plan" else match[2]
+            return Request(search_words(match[1]), "change", ((field, value),))
+    if match := re.search(DELETE, prompt, re.IGNORECASE):
+        return Request(search_words(match[1]), "delete")
+    if match := re.search(FIND, prompt, re.IGNORECASE):
+        return Request(search_words(match[1]))
     return None
 
 
 FIELD_NAMES = ("name", "email", "city", "plan")
 
 
-def bare(text: str) -> str:
-    """Return whom a text names, without what only people need."""
+def search_words(text: str) -> str:
+    """Return the words to search for, without filler words."""
     text = re.sub(
         r"\b(everybody|everyone|all|customers?|people|in|from|on|the|plan)\b",
         " ",
@@ -170,128 +169,132 @@ def bare(text: str) -> str:
     return " ".join(text.split())
 
 
-def has(said: str, words: str) -> bool:
-    return re.search(rf"\b({words})\b", said, re.IGNORECASE) is not None
+def has(prompt: str, words: str) -> bool:
+    return re.search(rf"\b({words})\b", prompt, re.IGNORECASE) is not None
 
 
-def as_assistant(heard: Heard) -> Reply:
-    """Look, propose, and say what came of it."""
-    said = heard.said
-    if audits := heard.results("audit"):
+def as_assistant(conversation: Conversation) -> Reply:
+    """Look up the customers, propose the changes, and report the results."""
+    prompt = conversation.prompt
+    if audits := conversation.results("audit"):
         return Reply(str(audits[0].content))
-    if proposed := heard.results("propose"):
-        return Reply(concluded(proposed))
-    if has(said, "do not ask|don't ask|without asking|around the gate|drop table"):
+    if results := conversation.results("propose"):
+        return Reply(report(results))
+    if has(prompt, "do not ask|don't ask|without asking|around the gate|drop table"):
         return Reply(BYPASS)
-    if has(said, "tidy up|clean up|audit|check|mistakes|duplicates"):
-        return Reply(calls=(("audit", {"task": said}),))
-    if has(said, "help|can you do|who are you|what are you"):
+    if has(prompt, "tidy up|clean up|audit|check|mistakes|duplicates"):
+        return Reply(calls=(("audit", {"task": prompt}),))
+    if has(prompt, "help|can you do|who are you|what are you"):
         return Reply(HELP)
-    wish = understood(said)
-    if wish is None:
-        return Reply(small_talk(said))
-    if wish.action == "add":
-        return Reply(calls=(suggest("add", None, wish.values, "You asked for it."),))
-    found = heard.found()
-    if found is None:
-        return Reply(calls=(("look", {"words": wish.words}),))
-    if not found:
-        return Reply(f"There is no customer with “{wish.words}”.")
-    if not wish.action:
+    request = parse_request(prompt)
+    if request is None:
+        return Reply(small_talk(prompt))
+    if request.action == "add":
+        return Reply(
+            calls=(proposal("add", None, request.values, "You asked for it."),)
+        )
+    customers = conversation.customers()
+    if customers is None:
+        return Reply(calls=(("look", {"words": request.words}),))
+    if not customers:
+        return Reply(f"No customer matches “{request.words}”.")
+    if not request.action:
         lines = [
             f"- **{one['name']}**, {one['email']}, {one['city']}, {one['plan']}"
-            for one in found
+            for one in customers
         ]
         return Reply("\n".join(lines))
     return Reply(
         calls=tuple(
-            suggest(wish.action, one["id"], wish.values, "You asked for it.")
-            for one in found
+            proposal(request.action, one["id"], request.values, "You asked for it.")
+            for one in customers
         )
     )
 
 
-def suggest(
+def proposal(
     action: str, customer: int | None, values: tuple[tuple[str, str], ...], why: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the call of a tool that proposes something."""
-    given: dict[str, Any] = {"action": action, "why": why}
+    """Return a call of the tool `propose`."""
+    arguments: dict[str, Any] = {"action": action, "why": why}
     if customer is not None:
-        given["customer"] = customer
+        arguments["customer"] = customer
     if values:
-        given["values"] = dict(values)
-    return "propose", given
+        arguments["values"] = dict(values)
+    return "propose", arguments
 
 
-def concluded(proposed: list[ToolReturnPart]) -> str:
-    """Say what became of each proposal."""
-    if len(proposed) == 1:
-        return told(proposed[0])
-    return "\n".join(f"- {told(one)}" for one in proposed)
+def report(results: list[ToolReturnPart]) -> str:
+    """Return the decision on each proposal, as text."""
+    if len(results) == 1:
+        return decision(results[0])
+    return "\n".join(f"- {decision(result)}" for result in results)
 
 
-def told(part: ToolReturnPart) -> str:
-    if part.outcome == "success":
-        return str(part.content)
-    return f"Not done. {part.content}"
+def decision(result: ToolReturnPart) -> str:
+    if result.outcome == "success":
+        return str(result.content)
+    return f"Not done. {result.content}"
 
 
-def small_talk(said: str) -> str:
-    if has(said, "hello|hi|hey"):
-        return "Hello! Tell me what to change, and decide at the gate whether I may."
-    if has(said, "thanks|thank you|great|bye"):
-        return "You are welcome. What waits at the gate goes on waiting."
-    return OTHERWISE.format(said=said)
+def small_talk(prompt: str) -> str:
+    if has(prompt, "hello|hi|hey"):
+        return "Hello! Tell me what to change. You decide at the gate."
+    if has(prompt, "thanks|thank you|great|bye"):
+        return "You are welcome. Open proposals stay at the gate."
+    return OTHERWISE.format(prompt=prompt)
 
 
 # The auditor
 
 
-def as_auditor(heard: Heard) -> Reply:
-    """Look at everybody, send a clerk for each mistake, and report."""
-    if sent := heard.results("clerk"):
-        lines = "\n".join(f"- {part.content}" for part in sent)
-        return Reply(f"{len(sent)} mistakes were found, and decided about:\n\n{lines}")
-    found = heard.found()
-    if found is None:
+def as_auditor(conversation: Conversation) -> Reply:
+    """Read the whole list, start a clerk for each mistake, and report."""
+    if results := conversation.results("clerk"):
+        lines = "\n".join(f"- {result.content}" for result in results)
+        return Reply(f"I found {len(results)} mistakes. The decisions:\n\n{lines}")
+    customers = conversation.customers()
+    if customers is None:
         return Reply(calls=(("look", {"words": ""}),))
-    tasks = mistakes(found)
+    tasks = corrections(customers)
     if not tasks:
-        return Reply("I have looked at everybody, and found nothing wrong.")
+        return Reply("I have checked all customers, and found no mistakes.")
     return Reply(calls=tuple(("clerk", {"task": task}) for task in tasks))
 
 
-def mistakes(customers: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with customers, and what would be right."""
-    found: list[str] = []
-    seen: dict[str, int] = {}
+def corrections(customers: list[dict[str, Any]]) -> list[str]:
+    """Return one task for each mistake in the list."""
+    tasks: list[str] = []
+    ids: dict[str, int] = {}
     for one in customers:
         if "@" not in one["email"]:
-            right = one["email"].replace(".", "@", 1)
-            text = f"Set the email of customer {one['id']} to {right}: it has no @."
-            found.append(text)
-        if one["name"] in seen:
-            other = seen[one["name"]]
-            found.append(f"Delete customer {one['id']}: the same as customer {other}.")
-        seen.setdefault(one["name"], one["id"])
-    return found
+            email = one["email"].replace(".", "@", 1)
+            task = f"Set the email of customer {one['id']} to {email}: it has no @."
+            tasks.append(task)
+        if one["name"] in ids:
+            other = ids[one["name"]]
+            tasks.append(f"Delete customer {one['id']}: duplicate of customer {other}.")
+        ids.setdefault(one["name"], one["id"])
+    return tasks
 
 
 # The clerk
 
 
-def as_clerk(heard: Heard) -> Reply:
-    """Propose what it was sent for."""
-    if proposed := heard.results("propose"):
-        return Reply(concluded(proposed))
+def as_clerk(conversation: Conversation) -> Reply:
+    """Propose the change that the task describes."""
+    if results := conversation.results("propose"):
+        return Reply(report(results))
     pattern = r"Set the (\w+) of customer (\d+) to (\S+): (.+)"
-    if found := re.search(pattern, heard.said):
-        field, id, value, why = found.groups()
-        return Reply(calls=(suggest("change", int(id), ((field, value),), upper(why)),))
-    if found := re.search(r"Delete customer (\d+): (.+)", heard.said):
-        return Reply(calls=(suggest("delete", int(found[1]), (), upper(found[2])),))
-    return Reply("I was sent for one change, and it has been decided about.")
+    if match := re.search(pattern, conversation.prompt):
+        field, id, value, why = match.groups()
+        call = proposal("change", int(id), ((field, value),), capitalize(why))
+        return Reply(calls=(call,))
+    if match := re.search(r"Delete customer (\d+): (.+)", conversation.prompt):
+        call = proposal("delete", int(match[1]), (), capitalize(match[2]))
+        return Reply(calls=(call,))
+    return Reply("My task was one change, and it is decided.")
 
 
-def upper(text: str) -> str:
+def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]

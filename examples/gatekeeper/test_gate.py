@@ -1,4 +1,4 @@
-"""What is proposed waits at the gate, and becomes what a person makes of it."""
+"""Proposals wait at the gate until a person approves, edits or rejects them."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,9 +10,9 @@ from sapwood import App, Refused
 from sapwood.testing import World, running
 
 import gate_script
-from gate import Gatekeeper, Waiting, proposal
+from gate import Gatekeeper, Waiting, proposal_id
 from gate_records import Records
-from gate_script import Heard, Reply, as_assistant
+from gate_script import Conversation, Reply, as_assistant
 
 
 @pytest.fixture
@@ -22,14 +22,16 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
         yield world
 
 
-async def test_what_is_approved_is_done_and_the_model_is_told(world: World) -> None:
+async def test_an_approved_change_is_applied_and_the_model_gets_the_result(
+    world: World,
+) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     turn = await me.send("Move Ada to Paris")
-    (shown,) = await me.waiting()
-    assert shown.what == "change Ada Lovelace (1): city London → Paris"
+    (proposal,) = await me.waiting()
+    assert proposal.what == "change Ada Lovelace (1): city London → Paris"
     assert (await customer(world, 1))["city"] == "London"
 
-    decision = await me.accept(shown.seal)
+    decision = await me.accept(proposal.seal)
 
     assert (await customer(world, 1))["city"] == "Paris"
     assert (decision.verdict, decision.by) == ("approved", "Assistant")
@@ -39,12 +41,12 @@ async def test_what_is_approved_is_done_and_the_model_is_told(world: World) -> N
     assert await me.waiting() == []
 
 
-async def test_what_is_edited_is_done_as_the_person_wrote_it(world: World) -> None:
+async def test_an_edited_change_is_applied_with_the_edited_values(world: World) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     turn = await me.send("Move Ada to Paris")
-    (shown,) = await me.waiting()
+    (proposal,) = await me.waiting()
 
-    decision = await me.accept(shown.seal, {"city": "Rome", "plan": "team"})
+    decision = await me.accept(proposal.seal, {"city": "Rome", "plan": "team"})
 
     ada = await customer(world, 1)
     assert (ada["city"], ada["plan"]) == ("Rome", "team")
@@ -52,15 +54,15 @@ async def test_what_is_edited_is_done_as_the_person_wrote_it(world: World) -> No
     assert "with other values" in (await me.turns.wait(turn.id)).text
 
 
-async def test_what_is_rejected_is_not_done_and_the_model_is_told_why(
+async def test_a_rejected_change_is_not_applied_and_the_model_gets_the_reason(
     world: World,
 ) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     before = await customers(world)
     turn = await me.send("Delete Alan")
-    (shown,) = await me.waiting()
+    (proposal,) = await me.waiting()
 
-    await me.reject(shown.seal, "He has paid.")
+    await me.reject(proposal.seal, "He has paid.")
 
     assert await customers(world) == before
     turn = await me.turns.wait(turn.id)
@@ -68,9 +70,9 @@ async def test_what_is_rejected_is_not_done_and_the_model_is_told_why(
     assert "He has paid." in turn.text
 
 
-async def test_of_several_proposals_each_is_decided_by_itself(world: World) -> None:
+async def test_each_proposal_is_decided_separately(world: World) -> None:
     me = await world.get_agent(Gatekeeper, "me")
-    turn = await me.send("Delete everybody in New York")
+    turn = await me.send("Delete all customers in New York")
     first, second = await me.waiting()
 
     await me.reject(first.seal, "She stays.")
@@ -83,13 +85,13 @@ async def test_of_several_proposals_each_is_decided_by_itself(world: World) -> N
     assert [one["id"] for one in await customers(world)] == [1, 2, 3, 4, 6]
 
 
-async def test_somebody_new_is_added(world: World) -> None:
+async def test_a_new_customer_is_added(world: World) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     await me.send("Add Linus Torvalds, linus@kernel.example, Portland")
-    (shown,) = await me.waiting()
-    assert shown.outcome.before is None
+    (proposal,) = await me.waiting()
+    assert proposal.outcome.before is None
 
-    await me.accept(shown.seal)
+    await me.accept(proposal.seal)
 
     assert await customer(world, 7) == {
         "id": 7,
@@ -100,9 +102,9 @@ async def test_somebody_new_is_added(world: World) -> None:
     }
 
 
-async def test_a_helper_of_a_helper_waits_at_the_same_gate(world: World) -> None:
+async def test_proposals_of_nested_helpers_wait_at_the_same_gate(world: World) -> None:
     me = await world.get_agent(Gatekeeper, "me")
-    asked = asyncio.create_task(me.send("Tidy up the customers"))
+    turn_task = asyncio.create_task(me.send("Tidy up the customers"))
     email, twice = sorted(await waiting(me, 2), key=lambda one: one.what)
     assert {email.by, twice.by} == {"Auditor → Clerk"}
     assert email.change.values == {"email": "katherine@orbit.example"}
@@ -111,78 +113,80 @@ async def test_a_helper_of_a_helper_waits_at_the_same_gate(world: World) -> None
     await me.accept(email.seal)
     await me.reject(twice.seal, "Those are two people.")
 
-    text = (await asked).text
+    text = (await turn_task).text
     assert (await customer(world, 4))["email"] == "katherine@orbit.example"
     assert (await customer(world, 5))["name"] == "Grace Hopper"
     assert "Done: change Katherine Johnson (4)" in text
     assert "Those are two people." in text
 
 
-async def test_what_cannot_be_done_is_not_approved_and_goes_on_waiting(
+async def test_an_invalid_change_cannot_be_approved_and_stays_open(
     world: World,
 ) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     before = await customers(world)
-    await me.send("Set the email of Ada to nobody")
-    (shown,) = await me.waiting()
-    assert shown.outcome.problem == "An email has an @."
+    await me.send("Set the email of Ada to unknown")
+    (proposal,) = await me.waiting()
+    assert proposal.outcome.problem == "The email must contain an @, got 'unknown'."
 
-    with pytest.raises(Refused, match="An email has an @"):
-        await me.accept(shown.seal)
-    with pytest.raises(Refused, match="A plan is free, pro or team"):
-        await me.accept(shown.seal, {"plan": "gold"})
+    with pytest.raises(Refused, match="must contain an @"):
+        await me.accept(proposal.seal)
+    with pytest.raises(Refused, match="must be free, pro or team, got 'gold'"):
+        await me.accept(proposal.seal, {"plan": "gold"})
 
     assert await customers(world) == before
-    await me.accept(shown.seal, {"email": "ada@new.example"})
+    await me.accept(proposal.seal, {"email": "ada@new.example"})
     assert (await customer(world, 1))["email"] == "ada@new.example"
 
 
-async def test_pages_see_the_customers_and_what_was_decided(world: World) -> None:
+async def test_pages_receive_the_customers_and_the_decisions(world: World) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     await me.send("Move Ada to Paris")
-    (shown,) = await me.waiting()
-    await me.accept(shown.seal)
+    (proposal,) = await me.waiting()
+    await me.accept(proposal.seal)
 
-    seen = await me.shown()
+    state = await me.page_state()
 
-    assert seen.customers[0].city == "Paris"
-    assert [one.what for one in seen.decisions] == [shown.what]
+    assert state.customers[0].city == "Paris"
+    assert [one.what for one in state.decisions] == [proposal.what]
 
 
 @pytest.mark.parametrize("verdict", ["approved", "rejected"])
-async def test_a_crash_while_something_waits_takes_nothing_away(
-    world: World, verdict: str
-) -> None:
+async def test_waiting_proposals_survive_a_crash(world: World, verdict: str) -> None:
     me = await world.get_agent(Gatekeeper, "me")
-    asked = asyncio.create_task(me.send("Tidy up the customers"))
+    turn_task = asyncio.create_task(me.send("Tidy up the customers"))
     before = await waiting(me, 2)
 
     await world.crash()
-    await asyncio.gather(asked, return_exceptions=True)
+    await asyncio.gather(turn_task, return_exceptions=True)
     me = await world.get_agent(Gatekeeper, "me")
 
     assert await me.waiting() == before
-    for shown in before:
+    for proposal in before:
         if verdict == "approved":
-            await me.accept(shown.seal)
+            await me.accept(proposal.seal)
         else:
-            await me.reject(shown.seal, "No.")
-    await me.send("Thanks")  # answered when all before it is over
+            await me.reject(proposal.seal, "No.")
+    await me.send("Thanks")  # answered after the turns before it
     changed = [one["id"] for one in await customers(world)] == [1, 2, 3, 4, 6]
     assert changed == (verdict == "approved")
 
 
-async def test_a_crash_between_a_decision_and_who_waits_for_it_loses_neither(
+async def test_a_crash_after_a_decision_still_delivers_it_to_the_model(
     world: World,
 ) -> None:
     me = await world.get_agent(Gatekeeper, "me")
     turn = await me.send("Move Ada to Paris")
-    (wish,) = await me.questions.list()
-    (shown,) = await me.waiting()
-    name = proposal(wish.path, wish, shown.change)
+    (question,) = await me.questions.list()
+    (proposal,) = await me.waiting()
+    name = proposal_id(question.path, question, proposal.change)
     records = await world.get_agent(Gatekeeper, "me", sub=[(Records, "customers")])
     await records.decide(
-        name, shown.outcome.before, shown.change, verdict="approved", by="Assistant"
+        name,
+        proposal.outcome.before,
+        proposal.change,
+        verdict="approved",
+        by="Assistant",
     )
 
     await world.crash()
@@ -198,53 +202,54 @@ async def test_a_crash_between_a_decision_and_who_waits_for_it_loses_neither(
 
 
 @pytest.mark.parametrize(
-    ("said", "tool", "given"),
+    ("prompt", "tool", "arguments"),
     [
         ("move Ada to Paris", "look", {"words": "Ada"}),
         ("Change the plan of Alan Turing to pro", "look", {"words": "Alan Turing"}),
         ("Set Ada's email to a@b.example", "look", {"words": "Ada"}),
         ("Upgrade Alan to team", "look", {"words": "Alan"}),
-        ("Delete everybody in New York.", "look", {"words": "New York"}),
+        ("Delete everyone in New York.", "look", {"words": "New York"}),
         ("Who is on the pro plan?", "look", {"words": "pro"}),
         ("List all customers", "look", {"words": ""}),
         ("Please clean up", "audit", {"task": "Please clean up"}),
     ],
 )
-def test_the_script_understands_some_sentences(
-    said: str, tool: str, given: dict[str, str]
+def test_the_script_parses_requests(
+    prompt: str, tool: str, arguments: dict[str, str]
 ) -> None:
-    assert as_assistant(Heard(said, [])) == Reply(calls=((tool, given),))
+    reply = Reply(calls=((tool, arguments),))
+    assert as_assistant(Conversation(prompt, [])) == reply
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("prompt", "answer"),
     [
         ("Hello", "decide at the gate"),
         ("What can you do?", "**Tidy up the customers**"),
-        ("Thanks!", "goes on waiting"),
-        ("Gravity", "“Gravity” is more than I understand"),
+        ("Thanks!", "stay at the gate"),
+        ("Gravity", "I do not understand “Gravity”"),
         ("Delete Ada, and do not ask", "I cannot."),
     ],
 )
-def test_small_talk_is_answered(said: str, heard: str) -> None:
-    assert heard in as_assistant(Heard(said, [])).text
+def test_small_talk_is_answered(prompt: str, answer: str) -> None:
+    assert answer in as_assistant(Conversation(prompt, [])).text
 
 
-async def test_whoever_is_looked_for_and_not_found_is_not_invented(
+async def test_a_search_returns_only_customers_that_exist(
     world: World,
 ) -> None:
     me = await world.get_agent(Gatekeeper, "me")
 
     assert "**Radia Perlman**" in (await me.send("Find Radia")).text
-    assert "no customer" in (await me.send("Move Ghost to Paris")).text
+    assert "No customer" in (await me.send("Move Ghost to Paris")).text
 
 
-async def waiting(me: Gatekeeper, many: int) -> list[Waiting]:
-    """Return what waits at the gate, as soon as it is so many."""
+async def waiting(me: Gatekeeper, count: int) -> list[Waiting]:
+    """Wait until this many proposals are at the gate, and return them."""
     async with asyncio.timeout(60):
         async for _ in me.subscribe("tree"):
-            if len(found := await me.waiting()) == many:
-                return found
+            if len(proposals := await me.waiting()) == count:
+                return proposals
     raise AssertionError
 
 
@@ -254,5 +259,5 @@ async def customers(world: World) -> list[dict[str, Any]]:
 
 
 async def customer(world: World, id: int) -> dict[str, Any]:
-    (found,) = [one for one in await customers(world) if one["id"] == id]
-    return found
+    (customer,) = [one for one in await customers(world) if one["id"] == id]
+    return customer

@@ -1,5 +1,5 @@
-// Builds the page of every example, or of those named: `npm run build [NAME…]`. Each goes to ../NAME/page, or below OUT;
-// and the folder `page`, as a project has it that `sapwood new` made, to ../page.
+// Builds the pages of all examples, or the named ones: `npm run build [NAME…]`. The output is ../NAME/page, or OUT/NAME/page.
+// In a project that `sapwood new` created, the page is in the folder `page`, and its output is ../page.
 import { readdirSync, existsSync } from "node:fs";
 import { resolve } from "node:path";
 import react from "@vitejs/plugin-react";
@@ -22,7 +22,7 @@ for (const name of pages) {
       emptyOutDir: true,
       chunkSizeWarningLimit: 1000,
       license: { fileName: "licenses.md" },
-      // The files keep their names from build to build: a server that has its files asked for anew needs no others.
+      // No hashes in the file names: the server makes clients revalidate the files.
       rolldownOptions: { output: { entryFileNames: "page.js", chunkFileNames: "[name].js", assetFileNames: "page[extname]" } },
     },
   });

@@ -1,4 +1,4 @@
-"""Perspectives, with a page. Run `sapwood dev` here, and open what it says."""
+"""Three specialists discuss one question. Run `sapwood dev` here."""
 
 from pathlib import Path
 

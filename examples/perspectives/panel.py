@@ -1,4 +1,4 @@
-"""A panel: three specialists look at one question at once, and a chair sums up."""
+"""A panel: three specialists answer one question in parallel, and a chair sums up."""
 
 import asyncio
 import os
@@ -26,56 +26,58 @@ from panel_script import Offline, as_chair, as_specialist
 MODEL = os.environ.get("MODEL")
 Rule = Literal["settle", "quorum", "race"]
 NEEDED: dict[Rule, int] = {"settle": 1, "quorum": 2, "race": 1}
-"""How many have to answer before there is something to sum up."""
+"""The number of answers that a summary needs."""
 FAIL = "Fail on purpose."
-"""Told to a specialist that is to fail, in a line of its own."""
+"""The last line of a prompt that makes a specialist fail."""
 LIST = "SELECT id, question, rule, outcome FROM discussions"
 
 
 # --8<-- [start:specialists]
 class Specialist(ChatAgent):
-    """Looks at a question from one side, and says what it thinks of it."""
+    """Answers a question from one point of view."""
 
     async def before_turn(self, turn: Turn) -> None:
         if str(turn.body.get("input")).endswith(FAIL):
-            await asyncio.sleep(20 * panel_notes.PAUSE)  # in the midst of its work
-            raise Refused("It was told to fail.")
+            await asyncio.sleep(20 * panel_notes.PAUSE)  # during its work
+            raise Refused("It failed on purpose.")
 
     @tool(idempotent=True)
     async def look_up(self, question: str) -> dict[str, str]:
-        """Look into your notes (simulated ones) for what is known about a question."""
+        """Search your notes (they are simulated) for facts about a question."""
         return await panel_notes.read(type(self).__name__, question)
 
 
-HOW = (
-    "Look into your notes once. Answer with 'Yes.', 'No.' or 'It depends.' in bold and "
-    "one sentence why; then a list with a risk, and with what would change your mind."
+FORMAT = (
+    "Search your notes once. Answer with 'Yes.', 'No.' or 'It depends.' in bold, and "
+    "give the reason in one sentence. Then list a risk and what would change your mind."
 )
 
 
 class Engineer(Specialist):
     model = MODEL or Offline(as_specialist("Engineer"))
-    instructions = f"You are an engineer: can it be done, and kept running? {HOW}"
+    instructions = f"You are an engineer: can it be built and maintained? {FORMAT}"
 
 
 class Customer(Specialist):
     model = MODEL or Offline(as_specialist("Customer"))
-    instructions = f"You speak for those who pay: is it any good to them? {HOW}"
+    instructions = f"You speak for the customers: is it useful to them? {FORMAT}"
 
 
 class Accountant(Specialist):
     model = MODEL or Offline(as_specialist("Accountant"))
-    instructions = f"You are an accountant: what does it cost, and bring in? {HOW}"
+    instructions = (
+        f"You are an accountant: what does it cost, what does it earn? {FORMAT}"
+    )
 
 
 class Chair(ChatAgent):
-    """Sums up what the specialists said."""
+    """Sums up the answers of the specialists."""
 
     model = MODEL or Offline(as_chair)
     instructions = (
-        "You chair a panel. Sum up in a few sentences what its specialists said: who "
-        "is for it and who against it, where they agree, and what to do next. Answer "
-        "only from what was said, and name those who were not heard."
+        "You chair a panel. Sum up the answers of the specialists in a few sentences: "
+        "who is for it, who is against it, where they agree, and what to do next. Use "
+        "only their answers, and name the specialists that are missing."
     )
 
 
@@ -84,12 +86,12 @@ SPECIALISTS: tuple[type[Specialist], ...] = (Engineer, Customer, Accountant)
 
 # --8<-- [end:specialists]
 PAGE_WORDS = {"failed": "error", "cancelled": "aborted"}
-"""The page shows a run in the words that npm's client has for it."""
+"""The names of these statuses in the npm client, which the page uses."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One run, as a timeline shows it."""
+    """One run in the timeline."""
 
     run: str
     who: str
@@ -106,30 +108,30 @@ class Discussion:
     question: str
     rule: str
     outcome: str | None
-    """`summed up`, `not summed up`, `too few`, `stopped`; None while it goes on."""
+    """`summed up`, `not summed up`, `too few` or `stopped`. `None` while it runs."""
     lanes: tuple[Lane, ...] = ()
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What pages see of a panel."""
+class PanelState:
+    """The state that pages receive."""
 
     model: str = ""
     discussions: tuple[Discussion, ...] = ()
 
 
-class Panel(Agent[Shown]):
-    """Has questions discussed. Each is a fiber: it goes on after a crash."""
+class Panel(Agent[PanelState]):
+    """Runs discussions. Each is a fiber, so it resumes after a crash."""
 
-    initial_state = Shown()
+    initial_state = PanelState()
     migrations = (
         """
         CREATE TABLE discussions (
             number   INTEGER PRIMARY KEY,
-            id       TEXT NOT NULL UNIQUE,  -- whoever asks makes it up
+            id       TEXT NOT NULL UNIQUE,  -- chosen by the client
             question TEXT NOT NULL,
             rule     TEXT NOT NULL,
-            outcome  TEXT                   -- NULL while it goes on
+            outcome  TEXT                   -- NULL while it runs
         ) STRICT
         """,
     )
@@ -138,22 +140,26 @@ class Panel(Agent[Shown]):
     async def ask(
         self, id: str, question: str, rule: Rule, failing: list[str] | None = None
     ) -> None:
-        """Have a question discussed: once, however often it is asked under this id."""
-        if not re.fullmatch(r"[a-z0-9]{1,40}", id) or not question.strip():
-            raise Refused("A question needs an id of letters and digits, and words.")
+        """Start a discussion. The id is an idempotency key: a repeat has no effect."""
+        if not re.fullmatch(r"[a-z0-9]{1,40}", id):
+            raise Refused(
+                f"The id must be 1 to 40 letters a to z or digits, got {id!r}."
+            )
+        if not question.strip():
+            raise Refused("The question must not be empty.")
         insert = (
             "INSERT OR IGNORE INTO discussions (id, question, rule) VALUES (?, ?, ?)"
         )
         self.sql(insert, id, question.strip(), rule)
         self.start_fiber(id, self.discuss, id, question.strip(), rule, failing or [])
-        self._show()
+        self._publish()
 
     # --8<-- [start:discuss]
     async def discuss(
         self, id: str, question: str, rule: Rule, failing: list[str]
     ) -> None:
         branches = [
-            Branch(cls, brief(question, cls, failing), run_id=f"{id}-{cls.__name__}")
+            Branch(cls, prompt(question, cls, failing), run_id=f"{id}-{cls.__name__}")
             for cls in SPECIALISTS
         ]
         if rule == "race":
@@ -162,18 +168,18 @@ class Panel(Agent[Shown]):
             runs = await self.runs.gather(
                 *branches, quorum=2 if rule == "quorum" else None
             )
-        heard = [run for run in runs if run.ok]
-        if len(heard) < NEEDED[rule]:
+        answers = [run for run in runs if run.ok]
+        if len(answers) < NEEDED[rule]:
             self._end(id, "too few")
         else:
-            said = minutes(question, heard, self._failures(id))
-            sum = await self.run_agent(Chair, said, run_id=f"{id}-Chair")
-            self._end(id, "summed up" if sum.ok else "not summed up")
+            text = minutes(question, answers, self._failures(id))
+            summary = await self.run_agent(Chair, text, run_id=f"{id}-Chair")
+            self._end(id, "summed up" if summary.ok else "not summed up")
 
     # --8<-- [end:discuss]
     @expose
     async def stop(self, id: str) -> None:
-        """Stop a discussion, and with it everybody who still works for it."""
+        """Stop a discussion and all its runs."""
         if self.fibers.cancel(id):
             self._end(id, "stopped")
 
@@ -186,49 +192,49 @@ class Panel(Agent[Shown]):
     # --8<-- [end:cancel]
     @expose
     async def clear(self) -> None:
-        """Forget all discussions, and what everybody said in them."""
+        """Delete all discussions and their runs."""
         for fiber in self.fibers.list():
             self.fibers.cancel(fiber.id)
         self.sql("DELETE FROM discussions")
-        self._show()
+        self._publish()
         await self.runs.clear()
         self.fibers.delete()
 
     @expose
     async def now(self) -> float:
-        """Return what time it is here: the clock of a browser may be wrong."""
+        """Return the time of the server: the clock of a browser may be wrong."""
         return time.time()
 
     # --8<-- [start:timeline]
     async def on_start(self) -> None:
-        self._show()
+        self._publish()
 
     async def on_run_start(self, run: Run) -> None:
-        self._show()
+        self._publish()
 
     async def on_run_finish(self, run: Run) -> None:
-        self._show()
+        self._publish()
 
-    def _show(self) -> None:
-        """Have all pages see how the discussions stand, with every run in them."""
+    def _publish(self) -> None:
+        """Send all discussions with their runs to the pages."""
         lanes: dict[str, list[Lane]] = defaultdict(list)
         for run in self.runs.list():
             lanes[run.id.partition("-")[0]].append(lane(run))
         rows = self.sql(f"{LIST} ORDER BY number").into(Discussion)
         discussions = tuple(replace(row, lanes=tuple(lanes[row.id])) for row in rows)
-        self.set_state(Shown(MODEL or "offline script", discussions))
+        self.set_state(PanelState(MODEL or "offline script", discussions))
 
     # --8<-- [end:timeline]
     async def discussions(self) -> tuple[Discussion, ...]:
-        """Return how all discussions stand."""
+        """Return all discussions with their status."""
         return self.state.discussions
 
     def _end(self, id: str, outcome: str) -> None:
         self.sql("UPDATE discussions SET outcome = ? WHERE id = ?", outcome, id)
-        self._show()
+        self._publish()
 
     def _failures(self, id: str) -> list[Run]:
-        """Return the runs of a discussion that failed by now."""
+        """Return the failed runs of a discussion."""
         failed = self.runs.list("failed")
         return [run for run in failed if run.id.startswith(f"{id}-")]
 
@@ -236,22 +242,22 @@ class Panel(Agent[Shown]):
         return True
 
 
-def brief(question: str, cls: type[Specialist], failing: list[str]) -> str:
-    """Return what a specialist is told."""
+def prompt(question: str, cls: type[Specialist], failing: list[str]) -> str:
+    """Return the input of a specialist."""
     return f"{question}\n\n{FAIL}" if cls.__name__ in failing else question
 
 
-def minutes(question: str, heard: list[Run], failed: list[Run]) -> str:
-    """Return what the chair is told."""
-    said = {run.agent.type: f"## {run.agent.type}\n\n{run.output}" for run in heard}
-    why = {run.agent.type: run.error for run in failed}
+def minutes(question: str, answers: list[Run], failed: list[Run]) -> str:
+    """Return the input of the chair."""
+    texts = {run.agent.type: f"## {run.agent.type}\n\n{run.output}" for run in answers}
+    errors = {run.agent.type: run.error for run in failed}
     missing = [
-        f"- {name}: {why.get(name, 'stopped')}"
+        f"- {name}: {errors.get(name, 'stopped')}"
         for name in (cls.__name__ for cls in SPECIALISTS)
-        if name not in said
+        if name not in texts
     ]
-    not_heard = ["## Not heard\n\n" + "\n".join(missing)] if missing else []
-    return "\n\n".join([f"# {question}", *said.values(), *not_heard])
+    section = ["## Missing\n\n" + "\n".join(missing)] if missing else []
+    return "\n\n".join([f"# {question}", *texts.values(), *section])
 
 
 def lane(run: Run) -> Lane:

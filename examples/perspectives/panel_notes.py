@@ -1,6 +1,7 @@
-"""The notes that the specialists keep: a few topics, made up here.
+"""The simulated notes of the specialists, on a few topics.
 
-The same question always finds the same, and each of them takes its own time to find it.
+The same question always gets the same answer. Each specialist searches for a different
+time.
 """
 
 import asyncio
@@ -10,14 +11,14 @@ import zlib
 from dataclasses import asdict, dataclass
 
 PAUSE = float(os.environ.get("PAUSE", "0.04"))
-"""Seconds that the scripts take for a word; notes are searched for longer."""
-PATIENCE = {"Customer": 6, "Accountant": 24, "Engineer": 56}
-"""How long each of them searches, in words: customers know at once what they want."""
+"""Seconds per word of an answer."""
+SEARCH_TIME = {"Customer": 6, "Accountant": 24, "Engineer": 56}
+"""The time that each specialist searches, in multiples of `PAUSE`."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What one of them thinks of something."""
+    """The opinion of a specialist."""
 
     verdict: str
     because: str
@@ -167,8 +168,8 @@ OTHERWISE = {
 
 
 async def read(who: str, question: str) -> dict[str, str]:
-    """Return what somebody's notes say about a question."""
-    await asyncio.sleep(PATIENCE[who] * PAUSE)
+    """Return the opinion of a specialist on a question."""
+    await asyncio.sleep(SEARCH_TIME[who] * PAUSE)
     for words, views in TOPICS:
         if re.search(words, question, re.IGNORECASE):
             return asdict(views[who])

@@ -1,17 +1,17 @@
-"""Rooms to talk in, for everybody who signs in. Run `sapwood dev` here."""
+"""Private chat rooms for users who sign in. Run `sapwood dev` here."""
 
 from pathlib import Path
 
 from sapwood import App
 
 from house import Inbox
-from porter import Porter, may
+from porter import Porter, owns_inbox
 
 porter = Porter()
 agents = App(
     agents=[Inbox],
     authenticate=porter,
-    authorize=may,
+    authorize=owns_inbox,
     pages=Path(__file__).with_name("page"),
 )
-app = porter.around(agents)
+app = porter.wrap(agents)

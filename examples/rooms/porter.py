@@ -1,10 +1,9 @@
-"""The porter: knows everybody who lives here by a signed cookie.
+"""The porter: authenticates users by a signed cookie.
 
-Whoever asks at `/session` is told who they are (GET), signs in (POST) or out (DELETE).
+`/session` returns the current user (GET), signs in (POST) and signs out (DELETE).
 
-This is a demo: the porter believes every name. In place of `sign_in`, have your
-identity provider say who somebody is, and give them the same cookie; README.md tells
-how.
+This is a demo: the porter accepts every name. In production, let your identity provider
+authenticate the user, and set the same cookie. README.md explains how.
 """
 
 import os
@@ -32,24 +31,24 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
 # --8<-- [start:may]
-def may(user: User, address: Address, action: str) -> bool:
-    """Everybody may go to the inbox of their own name, and to no other."""
+def owns_inbox(user: User, address: Address, action: str) -> bool:
+    """Allow users to open only the inbox with their own name."""
     return address.name == user.id
 
 
 # --8<-- [end:may]
 # --8<-- [start:around]
 class Porter:
-    """Signs people in and out, and knows them: `App(authenticate=porter)`."""
+    """Signs users in and out, and authenticates them: `App(authenticate=porter)`."""
 
     app: App
 
-    def around(self, app: App) -> Starlette:
-        """Return what to serve: the app, and the porter beside it."""
+    def wrap(self, app: App) -> Starlette:
+        """Return the app with the routes of the porter."""
         self.app = app
         return Starlette(
             routes=[
-                Route("/session", self.tell, methods=["GET"]),
+                Route("/session", self.session, methods=["GET"]),
                 Route("/session", self.sign_in, methods=["POST"]),
                 Route("/session", self.sign_out, methods=["DELETE"]),
                 Mount("/", app),
@@ -68,57 +67,57 @@ class Porter:
     # --8<-- [end:around]
     @cached_property
     def _secret(self) -> str:
-        """The key of all cookies: `SECRET`, or one that is kept beside the data."""
-        if given := os.environ.get("SECRET"):
-            return given
+        """The key that signs the cookies: `SECRET`, or a file in the data folder."""
+        if secret := os.environ.get("SECRET"):
+            return secret
         path = Path(self.app.settings.data) / "session-secret"
         if not path.exists():
             new = path.with_suffix(".new")
             new.touch(mode=0o600)
             new.write_text(secrets.token_hex(32))
-            new.rename(path)  # whole, or not at all
+            new.rename(path)  # atomic: never a partial file
         return path.read_text()
 
     # --8<-- [start:session]
-    async def tell(self, request: Request) -> Response:
-        """Say who is asking."""
+    async def session(self, request: Request) -> Response:
+        """Return the user of the request."""
         user = self(request)
-        return answer({"user": user.id if user else None})
+        return json_response({"user": user.id if user else None})
 
     async def sign_in(self, request: Request) -> Response:
-        """Give a cookie to whoever says a name."""
-        # A page of another site cannot send JSON, so it cannot sign anybody in here.
-        is_ours = request.headers.get("content-type") == "application/json"
+        """Set a cookie for the name in the request."""
+        # A form of another site cannot send JSON, so it cannot sign users in here.
+        is_json = request.headers.get("content-type") == "application/json"
         is_short = 0 < int(request.headers.get("content-length", 0)) < 1000
         try:
-            said = await request.json() if is_ours and is_short else {}
-            name = said["name"].strip().lower()
+            body = await request.json() if is_json and is_short else {}
+            name = body["name"].strip().lower()
         except (ValueError, LookupError, TypeError, AttributeError):
             name = ""
         if not NAME.fullmatch(name):
             text = "A name has 1 to 32 letters a to z, digits and hyphens."
-            return answer({"error": text}, 400)
+            return json_response({"error": text}, 400)
         claims = {"sub": name, "exp": int(time.time()) + WEEK}
         token = jwt.encode(claims, self._secret, algorithm="HS256")
         is_tls = request.url.scheme == "https"
-        response = self._show_out(request, answer({"user": name}))
+        response = self._disconnect(request, json_response({"user": name}))
         response.set_cookie(COOKIE, token, WEEK, secure=is_tls, **FLAGS)
         return response
 
     async def sign_out(self, request: Request) -> Response:
-        """Take the cookie back."""
-        response = self._show_out(request, answer({"user": None}))
+        """Delete the cookie."""
+        response = self._disconnect(request, json_response({"user": None}))
         response.delete_cookie(COOKIE, **FLAGS)
         return response
 
-    def _show_out(self, request: Request, response: Response) -> Response:
-        """Close what this browser has open, once it has got the response."""
+    def _disconnect(self, request: Request, response: Response) -> Response:
+        """Close the sockets of the user after the response is sent."""
         if user := self(request):
-            # Not before: another tab would come back with the cookie it still has.
+            # Not earlier: another tab would reconnect with the old cookie.
             response.background = BackgroundTask(self.app.disconnect, user)
         return response
 
 
 # --8<-- [end:session]
-def answer(content: object, status: int = 200) -> Response:
+def json_response(content: object, status: int = 200) -> Response:
     return JSONResponse(content, status, {"cache-control": "no-store"})

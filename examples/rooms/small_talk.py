@@ -1,7 +1,7 @@
-"""A model that needs no key and no network: it looks for a few words, and answers.
+"""A scripted model that needs no API key and no network.
 
-It is no language model. It has something to say about a few things, remembers what was
-said in its room, and takes its time for each word.
+It answers prompts about a few topics, remembers the prompts in its room, and streams
+its answers word by word.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ HELP = """I am a script, and good for small talk. Try one of these:
 - **How do I make pancakes?**
 - **Why do trees have rings?**
 - **What should I read?**
-- **Tell me a story**: something long. Go to another room meanwhile: \
-this one shows that it has something to say.
-- **What did I say first?** I remember everything that was said in this room, and \
-nothing of the others."""
+- **Tell me a story**: a long answer. Open another room while it streams: \
+the list shows its progress.
+- **What did I say first?** I remember everything you said in this room, and \
+nothing from the others."""
 
 TOPICS = {
     r"\b(lisbon|weekend|travel|trip|holiday)\b": """\
@@ -92,8 +92,8 @@ not theirs.
 written down.*""",
 }
 
-OTHERWISE = """I am only a script, and “{said}” is more than I understand. Say \
-**help** for what I know about. To talk to a real model, start me with its name:
+OTHERWISE = """I am only a script, and I do not understand “{prompt}”. Say **help** to \
+see what I know about. To talk to a real model, restart the server with its name:
 
 ```
 MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
@@ -101,53 +101,55 @@ MODEL=openai:gpt-5 OPENAI_API_KEY=… sapwood dev
 
 
 class SmallTalk(FunctionModel):
-    """Answers with `answer`, so many seconds per word."""
+    """A model that streams `answer`, one word every `pause` seconds."""
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
-        super().__init__(stream_function=self._say, model_name="small-talk")
+        super().__init__(stream_function=self._stream, model_name="small-talk")
 
-    async def _say(
+    async def _stream(
         self, messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[str]:
-        for word in re.findall(r"\S+\s*", answer(prompts(messages))):
+        for word in re.findall(r"\S+\s*", answer(prompts_of(messages))):
             await asyncio.sleep(self._pause)
             yield word
 
 
-def answer(said: list[str]) -> str:
-    """Return what to say to the last of what was said."""
-    asked = said[-1].lower()
-    if re.search(r"\b(fail|break|crash)\b", asked):
-        raise Refused("The script fails when it is told to. Try again, or go on.")
-    if re.search(r"\b(did i say|i said|remember)\b", asked):
-        return remembered(said[:-1], is_first="first" in asked)
-    if re.search(r"\b(help|can you do|who are you)\b", asked):
+def answer(prompts: list[str]) -> str:
+    """Return the answer to the last prompt."""
+    prompt = prompts[-1].lower()
+    if re.search(r"\b(fail|break|crash)\b", prompt):
+        raise Refused(
+            "The script fails on request. Try again, or send another message."
+        )
+    if re.search(r"\b(did i say|i said|remember)\b", prompt):
+        return recall(prompts[:-1], is_first="first" in prompt)
+    if re.search(r"\b(help|can you do|who are you)\b", prompt):
         return HELP
     for words, text in TOPICS.items():
-        if re.search(words, asked):
+        if re.search(words, prompt):
             return text
-    named = re.search(r"\b(?:my name is|i am|i'm) (\w+)", said[-1], re.IGNORECASE)
-    if named:
-        return f"Nice to meet you, {named[1]}! What shall we talk about?"
-    if re.search(r"\b(hello|hi|hey|good (morning|evening))\b", asked):
+    name = re.search(r"\b(?:my name is|i am|i'm) (\w+)", prompts[-1], re.IGNORECASE)
+    if name:
+        return f"Nice to meet you, {name[1]}! What shall we talk about?"
+    if re.search(r"\b(hello|hi|hey|good (morning|evening))\b", prompt):
         hello = random.choice(("Hello!", "Good to see you!", "Welcome!"))
-        return f"{hello} What is on your mind? Say **help** for what I know about."
-    if re.search(r"\b(thanks|thank you|great|bye)\b", asked):
+        return f"{hello} What is on your mind? Say **help** to see what I know about."
+    if re.search(r"\b(thanks|thank you|great|bye)\b", prompt):
         return "You are welcome. The room stays as it is until you delete it."
-    return OTHERWISE.format(said=said[-1])
+    return OTHERWISE.format(prompt=prompts[-1])
 
 
-def remembered(before: list[str], *, is_first: bool) -> str:
-    if not before:
-        return "Nothing yet: this room is new, and I know nothing of the others."
+def recall(earlier: list[str], *, is_first: bool) -> str:
+    if not earlier:
+        return "Nothing yet: this room is new, and I know nothing about the others."
     if is_first:
-        return f"The first thing you said here was: “{before[0]}”"
-    return "\n".join(["In this room you said:", "", *(f"- {text}" for text in before)])
+        return f"The first thing you said here was: “{earlier[0]}”"
+    return "\n".join(["In this room you said:", "", *(f"- {text}" for text in earlier)])
 
 
-def prompts(messages: list[ModelMessage]) -> list[str]:
-    """Return everything that the user said."""
+def prompts_of(messages: list[ModelMessage]) -> list[str]:
+    """Return the text of all user messages."""
     return [
         str(part.content)
         for message in messages

@@ -1,4 +1,4 @@
-"""What people can do in their rooms, and what a crash in the middle of it changes."""
+"""Tests of the inbox and the rooms, including a crash at every commit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -10,7 +10,7 @@ from sapwood.testing import World, running
 from sapwood.types import Address
 
 import house
-from house import Inbox, Listed, Room, shortened, text_of
+from house import Inbox, Room, RoomInfo, plain, text_of
 from small_talk import SmallTalk
 
 
@@ -21,7 +21,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
         yield world
 
 
-async def test_a_new_room_is_there_and_one_that_is_empty_is_used_first(
+async def test_create_reuses_an_empty_room(
     world: World,
 ) -> None:
     ann = await world.get_agent(Inbox, "ann")
@@ -31,74 +31,76 @@ async def test_a_new_room_is_there_and_one_that_is_empty_is_used_first(
     await say(world, first, "Hello")
     second = await ann.create()
 
-    assert [room.id for room in await listed(world)] == [second, first]
+    assert [room.id for room in await list_rooms(world)] == [second, first]
 
 
-async def test_a_room_is_called_what_was_said_first_until_it_is_renamed(
+async def test_the_first_message_is_the_title_until_a_rename(
     world: World,
 ) -> None:
     room = await new_room(world, "How do I make **pancakes**, quickly?\nFor two.")
-    assert (await listed(world))[0].title == "How do I make pancakes, quickly? For two."
+    assert (await list_rooms(world))[
+        0
+    ].title == "How do I make pancakes, quickly? For two."
 
     ann = await world.get_agent(Inbox, "ann")
     await ann.rename(room, "  Sunday   breakfast ")
     await say(world, room, "Thanks")
 
-    assert (await listed(world))[0].title == "Sunday breakfast"
-    with pytest.raises(Refused, match="needs a title"):
+    assert (await list_rooms(world))[0].title == "Sunday breakfast"
+    with pytest.raises(Refused, match="title must not be empty"):
         await ann.rename(room, " ")
 
 
-async def test_a_room_that_begins_without_words_has_a_title_too(world: World) -> None:
+async def test_a_room_without_text_has_a_title(world: World) -> None:
     room = await new_room(world, "***")
 
-    assert [one.title for one in await listed(world)] == ["Without words"]
+    assert [one.title for one in await list_rooms(world)] == ["Untitled"]
     assert await (await world.get_agent(Inbox, "ann")).create() != room
 
 
-async def test_the_list_shows_the_latest_first_and_what_was_said_last(
+async def test_the_list_starts_with_the_latest_room_and_shows_the_last_message(
     world: World,
 ) -> None:
     first = await new_room(world, "Why do trees have rings?")
     second = await new_room(world, "Hello")
     await say(world, first, "Thank you")
 
-    rooms = await listed(world)
+    rooms = await list_rooms(world)
 
     assert [room.id for room in rooms] == [first, second]
     assert rooms[0].preview.startswith("You are welcome. The room stays")
     assert not any(room.busy for room in rooms)
 
 
-async def test_an_answer_is_news_until_somebody_has_seen_it(world: World) -> None:
+async def test_an_answer_is_unread_until_the_user_has_seen_it(world: World) -> None:
     room = await new_room(world, "Hello")
     ann = await world.get_agent(Inbox, "ann")
-    assert [one.unread for one in await listed(world)] == [True]
+    assert [one.unread for one in await list_rooms(world)] == [True]
 
-    assert not (await ann.look(room)).unread
-    assert [one.unread for one in await listed(world)] == [False]
+    assert not (await ann.mark_seen(room)).unread
+    assert [one.unread for one in await list_rooms(world)] == [False]
 
     await say(world, room, "Thanks")
-    assert [one.unread for one in await listed(world)] == [True]
+    assert [one.unread for one in await list_rooms(world)] == [True]
 
 
-async def test_one_s_own_words_are_no_news_and_an_answer_shows_that_it_is_on_its_way(
+async def test_a_users_own_message_is_not_unread_and_a_room_is_busy_during_a_turn(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=30))
     ann = await world.get_agent(Inbox, "ann")
     room = await ann.create()
 
-    saying = asyncio.create_task(say(world, room, "Tell me a story"))
+    turn_task = asyncio.create_task(say(world, room, "Tell me a story"))
     (one,) = await until(world, lambda rooms: rooms[0].busy)
 
     assert (one.preview, one.unread) == ("You: Tell me a story", False)
-    await (await in_room(world, room)).turns.cancel()
-    await saying
-    assert not (await listed(world))[0].busy
+    await (await get_room(world, room)).turns.cancel()
+    await turn_task
+    assert not (await list_rooms(world))[0].busy
 
 
-async def test_searching_finds_titles_and_what_was_said_and_wakes_no_room(
+async def test_search_finds_titles_and_messages_and_wakes_no_room(
     world: World,
 ) -> None:
     trees = await new_room(world, "Why do trees have rings?")
@@ -108,59 +110,59 @@ async def test_searching_finds_titles_and_what_was_said_and_wakes_no_room(
     await world.crash()
     ann = await world.get_agent(Inbox, "ann")
 
-    found = await ann.search("sapw")
-    assert [(one["id"], one["title"]) for one in found] == [
+    results = await ann.search("sapw")
+    assert [(one["id"], one["title"]) for one in results] == [
         (trees, "Why do trees have rings?")
     ]
-    assert "\x02sapwood\x03" in found[0]["found"]
+    assert "\x02sapwood\x03" in results[0]["snippet"]
     assert [one["id"] for one in await ann.search("holi")] == [books]
     assert [one["id"] for one in await ann.search("a")] == [books, trees]
     assert [one["id"] for one in await ann.search("tree " * 10_000)] == [trees]
-    for nothing in (
+    for query in (
         "tundra",
         "trees tundra",
         "",
         '"',
         "AND OR NEAR(",
-        "said:trees",
+        "text:trees",
         "\0",
     ):
-        assert await ann.search(nothing) == []
+        assert await ann.search(query) == []
     awake = {
         str(address) for tree in world.node.trees.values() for address in tree.actors
     }
     assert awake == {"Inbox:ann"}
 
 
-async def test_a_deleted_room_is_gone_with_all_that_was_said(world: World) -> None:
+async def test_a_deleted_room_is_gone_with_its_messages(world: World) -> None:
     room = await new_room(world, "Why do trees have rings?")
     ann = await world.get_agent(Inbox, "ann")
 
     await ann.delete(room)
 
-    assert not await listed(world)
+    assert not await list_rooms(world)
     assert await ann.search("trees") == []
     with pytest.raises(NotFound):
-        await in_room(world, room)
-    for gone in (ann.delete(room), ann.look(room), ann.rename(room, "x")):
+        await get_room(world, room)
+    for gone in (ann.delete(room), ann.mark_seen(room), ann.rename(room, "x")):
         with pytest.raises(Refused, match="no such room"):
             await gone
 
 
-async def test_only_the_latest_are_listed_and_all_are_found(
+async def test_the_list_is_limited_and_the_search_is_not(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "LISTED", 2)
+    monkeypatch.setattr(house, "MAX_ROOMS", 2)
     for about in ("trees", "books", "rain"):
         await new_room(world, about)
 
     ann = await world.get_agent(Inbox, "ann")
 
-    assert [room.title for room in await listed(world)] == ["rain", "books"]
+    assert [room.title for room in await list_rooms(world)] == ["rain", "books"]
     assert [one["title"] for one in await ann.search("trees")] == ["trees"]
 
 
-async def test_the_inbox_passes_on_what_a_room_is_saying(
+async def test_the_inbox_forwards_the_streaming_answer_of_a_room(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=0.002))
@@ -173,12 +175,12 @@ async def test_the_inbox_passes_on_what_a_room_is_saying(
     listening = asyncio.create_task(listen())
     await asyncio.gather(say(world, room, "Tell me a story"), say(world, other, "Hi"))
 
-    answer = (await (await in_room(world, room)).conversation.messages())[-1]
+    answer = (await (await get_room(world, room)).conversation.messages())[-1]
     assert await listening == text_of(answer)
 
 
 @pytest.mark.parametrize("nth", range(1, 33))
-async def test_wherever_a_crash_comes_a_listed_room_exists_and_no_other(
+async def test_after_a_crash_at_any_commit_rows_and_rooms_match(
     world: World, nth: int
 ) -> None:
     ann = await world.get_agent(Inbox, "ann")
@@ -193,38 +195,38 @@ async def test_wherever_a_crash_comes_a_listed_room_exists_and_no_other(
     await world.settled()
 
     rooms = await until(world, lambda rooms: not any(room.busy for room in rooms))
-    made = world.app.node.trees[Address.root_of("Inbox", "ann")].root_registry.count()
-    assert len(rooms) == made
+    tree = world.app.node.trees[Address.root_of("Inbox", "ann")]
+    assert len(rooms) == tree.root_registry.count()
     for room in rooms:
-        here = await in_room(world, room.id)
-        said = [text_of(one) for one in await here.conversation.messages()]
-        assert bool(said) == bool(room.preview)
-        if said:
-            assert shortened(said[-1], 120) in room.preview
+        agent = await get_room(world, room.id)
+        texts = [text_of(one) for one in await agent.conversation.messages()]
+        assert bool(texts) == bool(room.preview)
+        if texts:
+            assert plain(texts[-1], 120) in room.preview
 
 
-async def test_after_a_crash_an_answer_goes_on_and_is_news_once(
+async def test_after_a_crash_the_turn_resumes_and_its_answer_is_unread(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Room, "model", SmallTalk(pause=30))
     ann = await world.get_agent(Inbox, "ann")
     room = await ann.create()
-    saying = asyncio.create_task(say(world, room, "Tell me a story"))
+    turn_task = asyncio.create_task(say(world, room, "Tell me a story"))
     await until(world, lambda rooms: rooms[0].busy)
 
     monkeypatch.setattr(Room, "model", SmallTalk(pause=0))
     await world.crash()
     with suppress(Unavailable):
-        await saying
+        await turn_task
 
     (one,) = await until(world, lambda rooms: not rooms[0].busy)
     assert (one.title, one.unread) == ("Tell me a story", True)
     assert one.preview.startswith("In a house at the end of a street")
-    assert len(await (await in_room(world, room)).conversation.messages()) == 2
+    assert len(await (await get_room(world, room)).conversation.messages()) == 2
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("prompts", "answer"),
     [
         (["Hello"], "Say **help**"),
         (["Help"], "Plan a weekend"),
@@ -233,34 +235,34 @@ async def test_after_a_crash_an_answer_goes_on_and_is_news_once(
         (["What did I say first?"], "Nothing yet"),
         (["Hello", "Thanks", "What did I say first?"], "“Hello”"),
         (["Hello", "Thanks", "Do you remember?"], "- Hello\n- Thanks"),
-        (["Quantum gravity"], "“Quantum gravity” is more than I understand"),
+        (["Quantum gravity"], "I do not understand “Quantum gravity”"),
     ],
 )
-async def test_the_offline_model_answers_what_is_said(
-    world: World, said: list[str], heard: str
+async def test_the_script_answers_prompts(
+    world: World, prompts: list[str], answer: str
 ) -> None:
     ann = await world.get_agent(Inbox, "ann")
     room = await ann.create()
 
-    answers = [await say(world, room, text) for text in said]
+    answers = [await say(world, room, text) for text in prompts]
 
-    assert heard in answers[-1]
+    assert answer in answers[-1]
 
 
-async def test_a_failure_is_told_in_words_and_the_room_is_not_busy(
+async def test_after_a_failure_the_error_is_reported_and_the_room_is_not_busy(
     world: World,
 ) -> None:
     ann = await world.get_agent(Inbox, "ann")
-    room = await in_room(world, await ann.create())
+    room = await get_room(world, await ann.create())
 
     turn = await room.send("Fail, please")
 
-    assert "when it is told to" in str(turn.error)
+    assert "fails on request" in str(turn.error)
     (one,) = await until(world, lambda rooms: not rooms[0].busy)
     assert one.preview == "You: Fail, please"
 
 
-async def test_a_room_is_called_what_somebody_typed(world: World) -> None:
+async def test_rename_keeps_special_characters(world: World) -> None:
     room = await new_room(world, "Tell me a story")
     inbox = await world.get_agent(Inbox, "ann")
 
@@ -271,13 +273,13 @@ async def test_a_room_is_called_what_somebody_typed(world: World) -> None:
 
 
 def test_a_long_text_is_cut_at_a_word() -> None:
-    assert shortened("one two, three", 10) == "one two…"
-    assert shortened("# One `two`\n\nthree", 20) == "One two three"
-    assert shortened("x" * 30, 10) == "x" * 10 + "…"
+    assert plain("one two, three", 10) == "one two…"
+    assert plain("# One `two`\n\nthree", 20) == "One two three"
+    assert plain("x" * 30, 10) == "x" * 10 + "…"
 
 
 async def new_room(world: World, first: str) -> str:
-    """Make a room for ann, and say something in it; return its name."""
+    """Create a room of ann, send a message to it, and return its name."""
     ann = await world.get_agent(Inbox, "ann")
     room = await ann.create()
     await say(world, room, first)
@@ -285,26 +287,26 @@ async def new_room(world: World, first: str) -> str:
 
 
 async def say(world: World, room: str, text: str) -> str:
-    """Say something in a room; return the answer, once the inbox has heard of it."""
-    turn = await (await in_room(world, room)).send(text)
+    """Send a message to a room. Return the answer after the inbox is updated."""
+    turn = await (await get_room(world, room)).send(text)
     await until(world, lambda rooms: not any(one.busy for one in rooms))
     return turn.text
 
 
-async def in_room(world: World, room: str) -> Room:
+async def get_room(world: World, room: str) -> Room:
     return await world.get_agent(Inbox, "ann", sub=[(Room, room)])
 
 
-async def listed(world: World) -> tuple[Listed, ...]:
+async def list_rooms(world: World) -> tuple[RoomInfo, ...]:
     return await (await world.get_agent(Inbox, "ann")).rooms()
 
 
 async def until(
-    world: World, is_so: Callable[[tuple[Listed, ...]], bool]
-) -> tuple[Listed, ...]:
-    """Wait until the list is like this, and return it."""
+    world: World, condition: Callable[[tuple[RoomInfo, ...]], bool]
+) -> tuple[RoomInfo, ...]:
+    """Wait until the list meets the condition, and return it."""
     async with asyncio.timeout(60):
         while True:
-            if is_so(rooms := await listed(world)):
+            if condition(rooms := await list_rooms(world)):
                 return rooms
             await asyncio.sleep(0.002)

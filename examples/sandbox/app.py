@@ -1,4 +1,4 @@
-"""Python that a model writes, in a sandbox, with a page. Run `sapwood dev` here."""
+"""A model answers with Python code that runs in a sandbox. Run `sapwood dev` here."""
 
 from pathlib import Path
 

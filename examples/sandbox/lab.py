@@ -1,7 +1,7 @@
-"""A lab: a model writes Python, which runs in a sandbox and reaches one function only.
+"""A lab: a model writes Python code that runs in a sandbox and can call one function.
 
-That function is a method of the lab, which asks the database, a sub-agent: the code
-holds no stub of it. Where the code waits and what it called is shown on the page.
+The function belongs to the lab. It calls the database, a sub-agent whose stub the code
+never holds. The page shows the calls of the code and the line at which it waits.
 """
 
 import asyncio
@@ -31,44 +31,44 @@ LIMITS = CodeLimits(
     calls=20,
     output_bytes=2000,
 )
-LISTED = 40
-"""Runs that pages are shown: the latest."""
+MAX_RUNS = 40
+"""The number of runs that pages receive, the latest ones."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the one function, by code."""
+    """A call of `customers` by the code."""
 
     run: str
     city: str
     answer: str | None
-    """None: the code waits for it."""
-    made: int
-    """How often it was made: more than once if the server was killed meanwhile."""
+    """`None` while the code waits for it."""
+    attempts: int
+    """More than one if the server was killed during the call."""
 
 
 @dataclass(frozen=True)
 class CodeRun:
-    """Code, and what became of it, as pages show it."""
+    """A run of code and its result, as pages show it."""
 
     id: str
     code: str
-    begun: int
-    """How often: once, and once more for each time that the server was killed."""
+    starts: int
+    """One, plus one for each time that the server was killed during the run."""
     printed: str = ""
     value: str | None = None
     kind: str | None = None
-    """The kind of failure; None: there was none."""
+    """The kind of failure. `None` means no failure."""
     message: str = ""
     line: int | None = None
     status: str = "running"
-    """`running`, `paused` at a call, `done`, `refused`, or `stopped`."""
+    """`running`, `paused` (at a call), `done`, `refused` or `stopped`."""
     calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What pages see of the lab."""
+class LabState:
+    """The state that pages receive."""
 
     model: str = ""
     limits: CodeLimits = LIMITS
@@ -77,15 +77,15 @@ class Shown:
     customers: tuple[Customer, ...] = ()
 
 
-class Lab(ChatAgent[str, Shown]):
-    """Answers questions about the customers with Python."""
+class Lab(ChatAgent[str, LabState]):
+    """Answers questions about the customers with Python code."""
 
-    initial_state = Shown()
+    initial_state = LabState()
     model = MODEL or Offline()
     instructions = (
-        "You answer questions about customers with Python, which you run with "
-        "`run_python`. The cities are London, Milan and Rome. If the code fails, mend "
-        "it and run it again. Answer in a sentence or two, from what came out of it."
+        "You answer questions about customers with Python code. Run it with "
+        "`run_python`. The cities are London, Milan and Rome. If the code fails, fix "
+        "it and run it again. Answer in a sentence or two, based on its output."
     )
     migrations = (
         """
@@ -93,7 +93,7 @@ class Lab(ChatAgent[str, Shown]):
             number  INTEGER PRIMARY KEY,
             id      TEXT NOT NULL UNIQUE,
             code    TEXT NOT NULL,
-            begun   INTEGER NOT NULL DEFAULT 0,
+            starts  INTEGER NOT NULL DEFAULT 0,
             printed TEXT NOT NULL DEFAULT '',
             value   TEXT,
             kind    TEXT,
@@ -102,11 +102,11 @@ class Lab(ChatAgent[str, Shown]):
             status  TEXT NOT NULL DEFAULT 'running'
         ) STRICT;
         CREATE TABLE calls (
-            number INTEGER PRIMARY KEY,
-            run    TEXT NOT NULL,
-            city   TEXT NOT NULL,
-            answer TEXT,             -- NULL while the code waits for it
-            made   INTEGER NOT NULL DEFAULT 1
+            number   INTEGER PRIMARY KEY,
+            run      TEXT NOT NULL,
+            city     TEXT NOT NULL,
+            answer   TEXT,             -- NULL while the code waits for it
+            attempts INTEGER NOT NULL DEFAULT 1
         ) STRICT;
         """,
     )
@@ -114,73 +114,76 @@ class Lab(ChatAgent[str, Shown]):
     # --8<-- [start:run]
     @tool(idempotent=True)
     async def run_python(self, context: RunContext[Any], code: str) -> str:
-        """Run Python, and return what it prints and what its last expression is.
+        """Run Python. Return its output and the value of its last expression.
 
-        There are no files, no network and no packages. It may call customers(city),
-        which returns a list of {"name", "city", "plan", "pays"}; pays is in euros.
+        There are no files, no network and no packages. The code can call
+        customers(city), which returns a list of {"name", "city", "plan", "pays"}; pays
+        is in euros.
         """
         return str(await self._run(context.tool_call_id or "", code))
 
     async def _run(self, id: str, code: str) -> CodeResult:
-        self._begin(id, code)
-        one = {"customers": self._loopback(id)}
+        self._record_start(id, code)
+        functions = {"customers": self._loopback(id)}
         try:
-            result = await run_code(code, one, limits=LIMITS)
+            result = await run_code(code, functions, limits=LIMITS)
         except asyncio.CancelledError:
-            self._stand(id, "stopped")
+            self._set_status(id, "stopped")
             raise
-        self._end(id, result)
+        self._record_result(id, result)
         return result
 
     def _loopback(self, id: str) -> Callable[[str], Coroutine[Any, Any, Any]]:
-        """Return the one function of a run: the code calls us, and we the database."""
+        """Return the only function of the code. It calls the database for the code."""
 
         async def customers(city: str) -> list[Customer]:
-            self._note(id, city)
+            self._record_call(id, city)
             database = await self.sub_agent(CustomerDatabase, "customers")
-            found = await database.in_city(city)
-            self._answer(id, f"{len(found)} found")
-            return found
+            rows = await database.in_city(city)
+            self._record_answer(id, f"{len(rows)} found")
+            return rows
 
         return customers
 
     # --8<-- [end:run]
     @expose
     async def attempt(self, id: str, code: str) -> None:
-        """Run code of somebody at the page: once, however often it is asked for."""
+        """Run code from the page. The id is an idempotency key."""
         if not code.strip() or len(code) > 10_000:
-            raise Refused("Code has between one and 10,000 characters.")
+            text = f"Code must have 1 to 10,000 characters, got {len(code.strip()):,}."
+            raise Refused(text)
         self.start_fiber(id, self.run_attempt, id, code)
 
     async def run_attempt(self, id: str, code: str) -> None:
         await self._run(id, code)
 
-    def _begin(self, id: str, code: str) -> None:
+    def _record_start(self, id: str, code: str) -> None:
         insert = "INSERT OR IGNORE INTO code_runs (id, code) VALUES (?, ?)"
         self.sql(insert, id, code)
-        self.sql("UPDATE code_runs SET begun = begun + 1 WHERE id = ?", id)
-        self._stand(id, "running")
+        self.sql("UPDATE code_runs SET starts = starts + 1 WHERE id = ?", id)
+        self._set_status(id, "running")
 
-    def _note(self, id: str, city: str) -> None:
-        """Note that code waits for a call, perhaps the same as before a crash."""
-        waiting = "SELECT count(*) FROM calls WHERE run = ? AND answer IS NULL"
-        if self.sql(waiting, id).scalar(int):
-            again = "UPDATE calls SET made = made + 1 WHERE run = ? AND answer IS NULL"
-            self.sql(again, id)
-        else:
+    def _record_call(self, id: str, city: str) -> None:
+        """Record that the code waits for a call. After a crash it is the same call."""
+        repeated = self.sql(
+            "UPDATE calls SET attempts = attempts + 1"
+            " WHERE run = ? AND answer IS NULL RETURNING number",
+            id,
+        )
+        if not repeated:
             self.sql("INSERT INTO calls (run, city) VALUES (?, ?)", id, city)
-        self._stand(id, "paused")
+        self._set_status(id, "paused")
 
-    def _answer(self, id: str, answer: str) -> None:
+    def _record_answer(self, id: str, answer: str) -> None:
         update = "UPDATE calls SET answer = ? WHERE run = ? AND answer IS NULL"
         self.sql(update, answer, id)
-        self._stand(id, "running")
+        self._set_status(id, "running")
 
-    def _stand(self, id: str, status: str) -> None:
+    def _set_status(self, id: str, status: str) -> None:
         self.sql("UPDATE code_runs SET status = ? WHERE id = ?", status, id)
-        self._show()
+        self._publish()
 
-    def _end(self, id: str, result: CodeResult) -> None:
+    def _record_result(self, id: str, result: CodeResult) -> None:
         failure = result.failure
         self.sql(
             "UPDATE code_runs SET printed = ?, value = ?, kind = ?, message = ?, "
@@ -193,47 +196,47 @@ class Lab(ChatAgent[str, Shown]):
             "refused" if failure else "done",
             id,
         )
-        self._show()
+        self._publish()
 
-    def _show(self) -> None:
-        """Have all pages see how every run stands."""
+    def _publish(self) -> None:
+        """Send the latest runs with their calls to the pages."""
         calls: dict[str, list[Call]] = defaultdict(list)
-        made = "SELECT run, city, answer, made FROM calls ORDER BY number"
-        for call in self.sql(made).into(Call):
+        query = "SELECT run, city, answer, attempts FROM calls ORDER BY number"
+        for call in self.sql(query).into(Call):
             calls[call.run].append(call)
         latest = (
-            "SELECT id, code, begun, printed, value, kind, message, line, status "
+            "SELECT id, code, starts, printed, value, kind, message, line, status "
             "FROM code_runs ORDER BY number DESC LIMIT ?"
         )
         runs = [
-            replace(run, calls=tuple(calls[run.id]), line=run.line or waits_at(run))
-            for run in self.sql(latest, LISTED).into(CodeRun)
+            replace(run, calls=tuple(calls[run.id]), line=run.line or waiting_line(run))
+            for run in self.sql(latest, MAX_RUNS).into(CodeRun)
         ]
         self.set_state(replace(self.state, runs=tuple(reversed(runs))))
 
     async def on_start(self) -> None:
         database = await self.sub_agent(CustomerDatabase, "customers")
-        customers = tuple(await database.everybody())
+        customers = tuple(await database.all_customers())
         model = MODEL or "offline script"
-        self.set_state(Shown(model, LIMITS, ESCAPES, customers=customers))
-        self._show()
+        self.set_state(LabState(model, LIMITS, ESCAPES, customers=customers))
+        self._publish()
 
-    async def shown(self) -> Shown:
-        """Return what pages see."""
+    async def page_state(self) -> LabState:
+        """Return the state that pages receive."""
         return self.state
 
     async def on_before_sub_agent(
         self, request: HTTPConnection, child: PathSegment
     ) -> Response | None:
-        """Let nobody from outside go to the database themselves."""
-        return PlainTextResponse("The database is not for everybody.", 403)
+        """Reject clients that try to connect to the database."""
+        return PlainTextResponse("The database is private.", 403)
 
     def is_readonly(self, connection: Connection) -> bool:
         return True
 
 
-def waits_at(run: CodeRun) -> int | None:
-    """Return the line at which code waits, if there is only one that calls."""
+def waiting_line(run: CodeRun) -> int | None:
+    """Return the line at which the code waits, if only one line has a call."""
     if run.status != "paused":
         return None
     lines = [

@@ -1,4 +1,4 @@
-"""The customers, in a database of their own. Code never holds its stub."""
+"""The customers, in their own database. The code never holds its stub."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sapwood import Agent
 
 SLOW = float(os.environ.get("SLOW", "1.5"))
-"""Seconds that one question takes: long enough to see code wait for it."""
+"""The duration of a query in seconds, long enough to see the code wait."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class CustomerDatabase(Agent):
     )
 
     async def in_city(self, city: str) -> list[Customer]:
-        """Return the customers of a city. Code gets as far as this."""
+        """Return the customers of a city. The code can cause only this call."""
         await asyncio.sleep(SLOW)
         return self.sql("SELECT * FROM customers WHERE city = ?", city).into(Customer)
 
-    async def everybody(self) -> list[Customer]:
+    async def all_customers(self) -> list[Customer]:
         """Return all customers, for the page."""
         return self.sql("SELECT * FROM customers ORDER BY city, name").into(Customer)
 
     async def erase(self) -> None:
-        """Delete all customers. Nothing here calls it; code would like to."""
+        """Delete all customers. Only the escape attempts try to call it."""
         self.sql("DELETE FROM customers")

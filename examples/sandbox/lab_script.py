@@ -1,6 +1,7 @@
-"""A model that needs no key and no network: it looks for a few words, and writes code.
+"""A scripted model that needs no API key and no network.
 
-It is no language model. It uses its tool as a real one would, also to mend a mistake.
+It matches a few words of the prompt, calls its tool as a language model would, and
+fixes a mistake in its code.
 """
 
 import asyncio
@@ -40,13 +41,13 @@ MEDIAN = """\
 import statistics
 pays = [one["pays"] for one in customers("Rome")]
 statistics.median(pays)"""
-MENDED = """\
+FIXED = """\
 pays = sorted(one["pays"] for one in customers("Rome"))
 pays[len(pays) // 2]"""
 PASSWORDS = "open('/etc/passwd').read()"
 ERASE = """\
-found = customers("Rome")
-print(len(found), "to delete")
+rows = customers("Rome")
+print(len(rows), "to delete")
 customers.erase()"""
 PROGRAMS = (
     (r"password|file|/etc", PASSWORDS),
@@ -55,27 +56,28 @@ PROGRAMS = (
     (r"plan", PLANS),
     (r"pay|city|most|money|euro", PAYS),
 )
-HELP = """I answer questions about the customers with Python that I write. It runs in \
-a sandbox: no files, no network, and one function, `customers(city)`. Try one of these:
+HELP = """I answer questions about the customers with Python code. It runs in a \
+sandbox: no files, no network, and one function, `customers(city)`. Try one of these:
 
-- **Which city pays most?** The code asks three times; kill the server meanwhile.
+- **Which city pays most?** The code makes three calls; kill the server during one.
 - **How many are on each plan?**
-- **What is the median in Rome?** My first try fails, and I mend it.
-- **Delete everybody in Rome**, or **Read the password file**: I would, but cannot.
+- **What is the median in Rome?** My first attempt fails, and I fix it.
+- **Delete all customers in Rome**, or **Read the password file**: the sandbox \
+refuses both.
 
-Or try to get out yourself: *Ten ways out*, above."""
+Or try to escape yourself: *Ten ways out*, above."""
 
 
 class Offline(FunctionModel):
-    """Plays the model, `PAUSE` seconds per word."""
+    """A model that streams the replies of a script, one word every `PAUSE` seconds."""
 
     def __init__(self) -> None:
-        super().__init__(stream_function=self._say, model_name="offline")
+        super().__init__(stream_function=self._stream, model_name="offline")
 
-    async def _say(
+    async def _stream(
         self, messages: list[ModelMessage], info: AgentInfo
     ) -> AsyncIterator[Any]:
-        text, code = reply(*heard(messages))
+        text, code = reply(*parse(messages))
         for word in re.findall(r"\S+\s*", text):
             await asyncio.sleep(PAUSE)
             yield word
@@ -84,30 +86,30 @@ class Offline(FunctionModel):
             yield {0: DeltaToolCall("run_python", arguments, tool_call_id=id)}
 
 
-def heard(messages: list[ModelMessage]) -> tuple[str, list[str]]:
-    """Return what the user said last, and what its code has come to since."""
-    said, came_out = "", list[str]()
+def parse(messages: list[ModelMessage]) -> tuple[str, list[str]]:
+    """Return the last user message, and the results of the code since then."""
+    prompt, results = "", list[str]()
     for message in messages:
         for part in message.parts if isinstance(message, ModelRequest) else ():
             if isinstance(part, UserPromptPart):
-                said, came_out = str(part.content), []
+                prompt, results = str(part.content), []
             elif isinstance(part, ToolReturnPart):
-                came_out.append(str(part.content))
-    return said, came_out
+                results.append(str(part.content))
+    return prompt, results
 
 
-def reply(said: str, came_out: list[str]) -> tuple[str, str]:
-    """Return what to say, and the code to run, if any."""
-    fitting = (code for words, code in PROGRAMS if re.search(words, said.lower()))
-    code = next(fitting, "")
+def reply(prompt: str, results: list[str]) -> tuple[str, str]:
+    """Return the text to stream, and the code to run, if any."""
+    matches = (code for words, code in PROGRAMS if re.search(words, prompt.lower()))
+    code = next(matches, "")
     if not code:
         return HELP, ""
-    if not came_out:
+    if not results:
         return "", code
-    last = came_out[-1]
-    if code == MEDIAN and len(came_out) == 1:
-        return "There is no such module here. I do without it.", MENDED
+    last = results[-1]
+    if code == MEDIAN and len(results) == 1:
+        return "That module is not available. I will write it without.", FIXED
     _, arrow, value = last.rpartition("=> ")
     if not arrow:
-        return f"I could not, and this is why:\n\n> {last.splitlines()[-1]}", ""
-    return f"It came to **{value.strip(QUOTE)}**.", ""
+        return f"The sandbox refused it:\n\n> {last.splitlines()[-1]}", ""
+    return f"The result is **{value.strip(QUOTE)}**.", ""

@@ -22,31 +22,31 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World, None]:
         yield world
 
 
-async def test_code_of_the_model_asks_the_database_and_its_answer_is_shown(
+async def test_the_code_of_the_model_calls_the_database_and_its_result_is_shown(
     world: World,
 ) -> None:
     lab = await world.get_agent(Lab, "me")
 
     turn = await lab.send(QUESTION)
 
-    assert turn.text == "It came to **Rome**."
-    (run,) = (await lab.shown()).runs
-    assert (run.status, run.value, run.begun) == ("done", "'Rome'", 1)
+    assert turn.text == "The result is **Rome**."
+    (run,) = (await lab.page_state()).runs
+    assert (run.status, run.value, run.starts) == ("done", "'Rome'", 1)
     assert run.printed == "London 40\nMilan 130\nRome 205\n"
-    assert [(call.city, call.answer, call.made) for call in run.calls] == [
+    assert [(call.city, call.answer, call.attempts) for call in run.calls] == [
         ("London", "2 found", 1),
         ("Milan", "1 found", 1),
         ("Rome", "3 found", 1),
     ]
 
 
-async def test_a_mistake_in_the_code_is_told_and_mended(world: World) -> None:
+async def test_the_model_gets_the_error_and_fixes_its_code(world: World) -> None:
     lab = await world.get_agent(Lab, "me")
 
     turn = await lab.send("What is the median in Rome?")
 
     assert "45" in turn.text
-    first, second = (await lab.shown()).runs
+    first, second = (await lab.page_state()).runs
     assert (first.kind, first.message) == (
         "unknown",
         "ModuleNotFoundError: No module named 'statistics'",
@@ -55,25 +55,25 @@ async def test_a_mistake_in_the_code_is_told_and_mended(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("prompt", "why"),
     [
-        ("Delete everybody in Rome", "no attribute 'erase'"),
+        ("Delete all customers in Rome", "no attribute 'erase'"),
         ("Read the password file", "Permission denied: '/etc/passwd'"),
     ],
 )
-async def test_a_model_that_wants_more_is_refused_and_says_so(
-    world: World, said: str, why: str
+async def test_forbidden_code_is_refused_and_the_model_reports_it(
+    world: World, prompt: str, why: str
 ) -> None:
     lab = await world.get_agent(Lab, "me")
 
-    turn = await lab.send(said)
+    turn = await lab.send(prompt)
 
     assert why in turn.text
-    assert len(await everybody(world)) == 6
+    assert len(await customers(world)) == 6
 
 
 @pytest.mark.parametrize("escape", ESCAPES, ids=lambda one: one.id)
-async def test_every_way_out_is_refused_and_the_page_is_told_why(
+async def test_every_escape_is_refused_with_a_reason(
     world: World, escape: Escape
 ) -> None:
     lab = await world.get_agent(Lab, "me")
@@ -83,14 +83,14 @@ async def test_every_way_out_is_refused_and_the_page_is_told_why(
     run = await until(lab, lambda run: run.status == "refused")
     assert run.kind == escape.refusal
     assert run.message
-    assert len(await everybody(world)) == 6
+    assert len(await customers(world)) == 6
 
 
-def test_there_are_ten_ways_out() -> None:
+def test_there_are_ten_escapes() -> None:
     assert len({escape.id for escape in ESCAPES}) == 10
 
 
-async def test_code_that_waits_says_where_and_for_what(
+async def test_waiting_code_shows_its_line_and_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab_customers, "SLOW", 60)
@@ -103,7 +103,7 @@ async def test_code_that_waits_says_where_and_for_what(
     assert [(call.city, call.answer) for call in run.calls] == [("London", None)]
 
 
-async def test_after_a_crash_code_goes_on_where_it_waited(
+async def test_after_a_crash_the_code_resumes_at_its_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab_customers, "SLOW", 0.3)
@@ -116,16 +116,16 @@ async def test_after_a_crash_code_goes_on_where_it_waited(
 
     run = await until(lab, lambda run: run.status == "done")
 
-    assert (run.value, run.begun) == ("'Rome'", 4)
+    assert (run.value, run.starts) == ("'Rome'", 4)
     assert run.printed == "London 40\nMilan 130\nRome 205\n"
-    assert [(call.city, call.made) for call in run.calls] == [
+    assert [(call.city, call.attempts) for call in run.calls] == [
         ("London", 2),
         ("Milan", 2),
         ("Rome", 2),
     ]
 
 
-async def test_code_is_stopped_with_the_turn_that_it_is_for(
+async def test_cancelling_the_turn_stops_its_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab_customers, "SLOW", 60)
@@ -139,7 +139,7 @@ async def test_code_is_stopped_with_the_turn_that_it_is_for(
     await turn
 
 
-async def test_an_attempt_is_made_once_however_often_it_is_asked_for(
+async def test_attempt_is_idempotent(
     world: World,
 ) -> None:
     lab = await world.get_agent(Lab, "me")
@@ -148,19 +148,19 @@ async def test_an_attempt_is_made_once_however_often_it_is_asked_for(
 
     run = await until(lab, lambda run: run.status == "done")
 
-    assert (run.begun, len(run.calls)) == (1, 1)
-    assert len((await lab.shown()).runs) == 1
+    assert (run.starts, len(run.calls)) == (1, 1)
+    assert len((await lab.page_state()).runs) == 1
 
 
 @pytest.mark.parametrize("code", ["  ", "x" * 10_001])
-async def test_what_is_no_code_is_refused(world: World, code: str) -> None:
+async def test_empty_and_long_code_is_rejected(world: World, code: str) -> None:
     lab = await world.get_agent(Lab, "me")
 
     with pytest.raises(Refused):
         await lab.attempt("a", code)
 
 
-async def test_whoever_says_something_else_is_told_what_there_is(world: World) -> None:
+async def test_other_prompts_are_answered_with_help(world: World) -> None:
     lab = await world.get_agent(Lab, "me")
 
     assert "no network" in (await lab.send("Hello")).text
@@ -170,16 +170,16 @@ def waits_for(city: str) -> Callable[[CodeRun], bool]:
     return lambda run: run.status == "paused" and run.calls[-1].city == city
 
 
-async def everybody(world: World) -> list[lab_customers.Customer]:
+async def customers(world: World) -> list[lab_customers.Customer]:
     database = await world.get_agent(Lab, "me", sub=[(CustomerDatabase, "customers")])
-    return await database.everybody()
+    return await database.all_customers()
 
 
-async def until(lab: Lab, is_so: Callable[[CodeRun], bool]) -> CodeRun:
-    """Return the latest run as soon as it is like this."""
+async def until(lab: Lab, condition: Callable[[CodeRun], bool]) -> CodeRun:
+    """Wait until the latest run meets the condition, and return it."""
     async with asyncio.timeout(60):
         while True:
-            runs = (await lab.shown()).runs
-            if runs and is_so(runs[-1]):
+            runs = (await lab.page_state()).runs
+            if runs and condition(runs[-1]):
                 return runs[-1]
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The bulletin, driven by Temporal. How it is started is told in README.md."""
+"""The bulletin, driven by Temporal. README.md explains how to start it."""
 
 import os
 
@@ -9,14 +9,14 @@ from bulletin import Editor
 
 # --8<-- [start:app]
 options = {}
-if keys := os.environ.get("SEAL_KEYS"):  # one key, or several with spaces between them
-    from sealing import sealed
+if keys := os.environ.get("ENCRYPTION_KEYS"):  # one key, or several, space-separated
+    from encryption import encrypting_converter
 
-    options["data_converter"] = sealed(keys.split())
+    options["data_converter"] = encrypting_converter(keys.split())
 
 driver = TemporalDriver(
     os.environ.get("TEMPORAL", "127.0.0.1:7233"),
-    token=os.environ.get("DRIVER_TOKEN", "only-for-trying"),
+    token=os.environ.get("DRIVER_TOKEN", "for-development"),
     options=options,
 )
 app = App(agents=[Editor], driver=driver)

@@ -1,4 +1,4 @@
-"""A bulletin: an editor, reporters, and a printer that a person has to agree to."""
+"""A bulletin: an editor, two reporters, and a print tool that requires approval."""
 
 import os
 
@@ -9,13 +9,13 @@ PAUSE = float(os.environ.get("PAUSE", "0.1"))
 
 
 class Reporter(ChatAgent):
-    """Looks into one thing."""
+    """Reports on one topic."""
 
     model = ScriptedModel(text("Nothing new, and nothing bad.", delay=PAUSE), each=True)
 
 
 class Editor(ChatAgent):
-    """Has two reporters look around, and prints what they found."""
+    """Starts two reporters, and prints their reports."""
 
     model = ScriptedModel(
         calls(

@@ -5,7 +5,7 @@ from bulletin import Editor
 
 
 # --8<-- [start:test]
-async def test_nothing_is_printed_before_somebody_agrees() -> None:
+async def test_printing_waits_for_an_approval() -> None:
     async with running(App(agents=[Editor])) as world:
         editor = await world.get_agent(Editor, "morning")
         turn = await editor.send("A bulletin, please.")

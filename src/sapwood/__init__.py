@@ -2,29 +2,31 @@
 
 from typing import TYPE_CHECKING, Any
 
-from sapwood.agent import Agent, agent, current_agent, current_connection, expose
+from sapwood.agent import Agent
 from sapwood.app import App
 from sapwood.capabilities.child_states import on_child_state
 from sapwood.capabilities.connections import Connection
 from sapwood.capabilities.steps import StepOptions
+from sapwood.current import current_agent, current_connection, current_step_key
+from sapwood.decorators import agent, expose
 from sapwood.errors import ChildFailed, NotFound, OverLimit, Refused, SapwoodError, TimedOut, Unavailable
-from sapwood.kernel.circuits import Breaker
-from sapwood.kernel.classes import Callback
-from sapwood.kernel.context import deadline
-from sapwood.kernel.options import with_options
+from sapwood.kernel.marshal.call import deadline
+from sapwood.kernel.marshal.signatures import Callback
+from sapwood.kernel.rpc.circuits import Breaker
+from sapwood.kernel.rpc.options import with_options
 from sapwood.remote import RemoteSubAgent
-from sapwood.runs.fanning import Branch
-from sapwood.runs.question import Question
-from sapwood.runs.registry import Run
-from sapwood.runs.retention import Retention
+from sapwood.runs.dispatch.fan_out import Branch
+from sapwood.runs.tables.question import Question
+from sapwood.runs.tables.retention import Retention
+from sapwood.runs.tables.runs_table import Run
 from sapwood.settings import Limits, Settings
 from sapwood.when import After, At, Cron, Every, Retry
 
 if TYPE_CHECKING:
     from sapwood.chat.agent import ChatAgent
-    from sapwood.chat.agent_tools import agent_tool, persistent_agent, remote_agent_tool
-    from sapwood.chat.tools import tool
-    from sapwood.chat.turns import Turn
+    from sapwood.chat.store.turns import Turn
+    from sapwood.chat.tools.agent_tools import agent_tool, persistent_agent, remote_agent_tool
+    from sapwood.chat.tools.tools import tool
 
 __all__ = [
     "After",
@@ -58,6 +60,7 @@ __all__ = [
     "agent_tool",
     "current_agent",
     "current_connection",
+    "current_step_key",
     "deadline",
     "expose",
     "on_child_state",
@@ -69,11 +72,11 @@ __all__ = [
 
 CHAT = {
     "ChatAgent": "sapwood.chat.agent",
-    "Turn": "sapwood.chat.turns",
-    "agent_tool": "sapwood.chat.agent_tools",
-    "persistent_agent": "sapwood.chat.agent_tools",
-    "remote_agent_tool": "sapwood.chat.agent_tools",
-    "tool": "sapwood.chat.tools",
+    "Turn": "sapwood.chat.store.turns",
+    "agent_tool": "sapwood.chat.tools.agent_tools",
+    "persistent_agent": "sapwood.chat.tools.agent_tools",
+    "remote_agent_tool": "sapwood.chat.tools.agent_tools",
+    "tool": "sapwood.chat.tools.tools",
 }
 """The names that are imported on first use, because they load Pydantic AI."""
 

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import sys
-import warnings
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, cast, overload
 from typing import TypeVar as PlainTypeVar
 
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, PathSegment
-from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.child_states import ChildStates
+from sapwood.agent_checks import HOOKS, SETTINGS, check_class, definition
+from sapwood.agent_internals import AgentInternals
 from sapwood.capabilities.children import Children
-from sapwood.capabilities.connections import Connection, Connections, Speech
-from sapwood.capabilities.family import Family
+from sapwood.capabilities.connections import Connection, Connections
+from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.fiber_rows import Fiber
-from sapwood.capabilities.fibers import OWNER
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import QueuedCall
+from sapwood.capabilities.relatives import Family
 from sapwood.capabilities.schedules import Schedule, Schedules
 from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.errors import NotFound, UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.agent_base import AgentBase
-from sapwood.kernel.classes import EXPOSED, AgentClass, check_pool, check_type_id, known, learn
-from sapwood.kernel.context import current
-from sapwood.kernel.crossing import describe, mistake
-from sapwood.kernel.misspelt import misspelt
-from sapwood.kernel.namespace import Namespace
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_class import AgentClass, learn
+from sapwood.kernel.marshal.exceptions import describe, mistake
+from sapwood.kernel.marshal.namespace import Namespace
 from sapwood.namespaces.children import AgentChildren
 from sapwood.namespaces.connections import AgentConnections
 from sapwood.namespaces.dead_letters import AgentDeadLetters
@@ -46,29 +39,17 @@ from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
 from sapwood.namespaces.schedules import AgentSchedules
 from sapwood.namespaces.spending import AgentSpending
-from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import UNWANTED, Progress, Worker, reason_below
-from sapwood.runs.events import Depth, Event
-from sapwood.runs.following import Following
-from sapwood.runs.from_outside import RunsFromOutside
-from sapwood.runs.inputs import InputDetail
-from sapwood.runs.method import MethodRuns
-from sapwood.runs.method_list import ListedMethods
-from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.outputs import read_output
-from sapwood.runs.own_questions import OWN_QUESTIONS, OwnQuestions
-from sapwood.runs.question import Approvers, Question
-from sapwood.runs.questions import Questions
-from sapwood.runs.registry import RUNS, Run
-from sapwood.runs.remote_sessions import RemoteSessions
-from sapwood.runs.retention import KEEP_ALL, Retention
-from sapwood.runs.retention import check as check_retention
-from sapwood.runs.runnable import Runnable
-from sapwood.runs.runner import Detached, Runs, Wish
-from sapwood.runs.served import Served
-from sapwood.runs.streaming import Watchers
-from sapwood.runs.sweeping import Sweeper
-from sapwood.runs.watching import Watch
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.run_request import Detached, RunRequest
+from sapwood.runs.dispatch.subscription import Subscription
+from sapwood.runs.events.events import Depth, Event
+from sapwood.runs.execution.contract import Progress
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.tables.inputs import InputDetail
+from sapwood.runs.tables.question import Question
+from sapwood.runs.tables.retention import KEEP_ALL, Retention
+from sapwood.runs.tables.runnable import Runnable
+from sapwood.runs.tables.runs_table import Run
 from sapwood.settings import Limits
 from sapwood.storage.rows import Rows
 from sapwood.when import After, At, Cron, Every
@@ -85,33 +66,14 @@ P = ParamSpec("P")
 R = PlainTypeVar("R")
 I = PlainTypeVar("I")  # noqa: E741 - input
 O = PlainTypeVar("O")  # noqa: E741 - output
-M = PlainTypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncIterable[Any]])
 
 When = After | At | Every | Cron
 
-HOOKS = frozenset(
-    {"on_start", "upgrade_state", "validate_state", "on_state_changed"}
-    | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
-    | {"on_before_request", "on_before_connect", "on_before_sub_agent", "on_before_watch", "may_answer"}
-    | {"connection_tags", "is_readonly", "is_watch_only", "send_protocol_frames"}
-    | {"on_fiber_recovered"}
-    | {"on_run", "on_run_start", "on_run_finish"}
-)
-"""The names of `Agent` that a subclass may override."""
-MAY_BE_PLAIN = "_sapwood_may_be_plain"
-"""What a method has that need not be `async def`: others await it than those who hold a stub."""
-SETTINGS = frozenset(
-    {"initial_state", "state_version", "migrations", "limits", "deps"}
-    | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
-)
-"""The class attributes that a subclass may set."""
 SHOWN = frozenset({"subscribe"})
 """The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
-RESERVED = frozenset({"files", "memory", "mcp", "history", "webhooks"})
-"""Names that a subclass may not define: later versions add namespaces under these names."""
 
 
-class Agent(AgentBase, Generic[S]):
+class Agent(AgentInternals, Generic[S]):
     """A durable agent. Subclass it and add async methods.
 
     Each named instance is one addressable actor with its own SQLite database. It starts on
@@ -173,86 +135,6 @@ class Agent(AgentBase, Generic[S]):
     _settings: ClassVar[frozenset[str]] = SETTINGS
     _shows: ClassVar[frozenset[str]] = SHOWN
     """What stubs show of what the framework defines."""
-    _speaks: ClassVar[tuple[Callable[[Actor], Speech], ...]] = (
-        RunClients,
-        Watchers,
-        Questions,
-        ListedMethods,
-        RunsFromOutside,
-    )
-    """What else it says to its clients, and hears from them."""
-    _runs_as: ClassVar[Callable[[Actor], Worker]] = MethodRuns
-    """Who does the runs it is given."""
-    _has_conversation: ClassVar[bool] = False
-    """Whether what becomes of a run can be said to it."""
-
-    @classmethod
-    def _type_arguments(cls) -> Mapping[Any, Any]:
-        """Return the types that the type variables of the framework's own methods stand for in copies."""
-        return {}
-
-    @classmethod
-    def _read_output(cls, text: str) -> Any:
-        """Return the stored output of a run of this class; `InvalidResult` if it does not fit."""
-        return read_output(known(cls), text)
-
-    @classmethod
-    def _check_setup(cls, *, has_users: bool) -> None:
-        """Refuse, when an app starts, a class that cannot work in this environment, or in an app that has users."""
-
-    @classmethod
-    def _remote_url(cls) -> str | None:
-        """Return the URL of the agents on another server that do the runs of this class. `None` means none do."""
-        return None
-
-    @classmethod
-    def _check_approvers(cls) -> None:
-        """Refuse a class, in an app that has users, whose tools require approval and do not say who may give it."""
-
-    @classmethod
-    def _approvers_of(cls, tool: str) -> Approvers | None:
-        """Return who may approve calls of a tool of this class. `None` means that it does not say."""
-        return None
-
-    def _wants(self, work: str) -> bool:
-        """Return whether a run it does, a turn or a fiber of its own, is still to go on."""
-        if work.startswith(OWNER):
-            return self._actor.of(Agenda).fibers.goes_on(work)
-        return self._actor.of(Served).worker.wants(work)
-
-    def _has_completed(self, work: str) -> bool:
-        """Return whether a run it does, or a turn, has completed. A fiber that completed has released its runs."""
-        return not work.startswith(OWNER) and self._actor.of(Served).worker.stands(work) == "completed"
-
-    def _why_not(self, work: str | None) -> str:
-        """Return the reason for what is below a run it does, a turn or a fiber of its own, that is not to go on."""
-        if work is None or work.startswith(OWNER):
-            return UNWANTED
-        return reason_below(self._actor.of(Served).worker.why_not(work))
-
-    def _let_go(self, work: str, *, is_done: bool) -> None:
-        """A fiber is over, in this slice."""
-        if self._actor.database.has(RUNS):
-            self._actor.of(Runs).let_go(work, is_done=is_done)
-
-    def _close_questions(self, work: str) -> None:
-        """A fiber is over, in this slice: what its code asks is not asked any more."""
-        if self._actor.database.has(OWN_QUESTIONS) and self._actor.of(OwnQuestions).close(work):
-            self._actor.of(Questions).answered()
-
-    def _changes_state(self) -> None:
-        """The state is about to be replaced, in this slice."""
-        self._actor.of(ChildStates).changed()
-
-    def _notified(self, run: Run) -> None:
-        """A run is over, or was given up, that joins the conversation."""
-
-    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
-        """A fiber that nobody asks about failed for good."""
-        if method == "_sapwood_follow_run":
-            self._actor.of(Outcomes).gave_up(arguments["run"], error)
-        elif method == "_sapwood_serve_run":
-            self._actor.of(Served).ended(arguments["run"], "failed", error=error)
 
     def __init_subclass__(
         cls,
@@ -270,11 +152,11 @@ class Agent(AgentBase, Generic[S]):
             cls._shows = SHOWN | shows
             learn(cls, AgentClass(cls, base=Agent, shown=cls._shows, names={}))
             return
-        _check_class(cls)
+        check_class(cls)
         names: dict[str, Any] = {}
         if "<locals>" in cls.__qualname__:
             # Annotations of a class defined in a function may name its neighbours there.
-            names = dict(_definition().f_locals)
+            names = dict(definition().f_locals)
         learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:
@@ -484,7 +366,10 @@ class Agent(AgentBase, Generic[S]):
         await self._actor.of(Agenda).fibers.checkpoint(value)
 
     async def flush(self) -> None:
-        """Wait until all writes so far are durable. Call it before I/O that bypasses sapwood."""
+        """Wait until all writes so far are durable, and in a cluster until the node holds its lease.
+
+        Call it before I/O that bypasses sapwood.
+        """
         self._actor.check_use()
         await self._actor.leave()
 
@@ -509,7 +394,7 @@ class Agent(AgentBase, Generic[S]):
         same id, also after a crash, returns the same run. Without one, a tool call, a fiber or a schedule that is
         executed again gives its runs the same ids.
         """
-        wish = Wish(run_id, None, order, 0, timeout, None, on_disconnect, display)
+        wish = RunRequest(run_id, None, order, 0, timeout, None, on_disconnect, display)
         return await self._actor.of(Runs).run(cls, input, wish)
 
     async def start_run(
@@ -533,7 +418,7 @@ class Agent(AgentBase, Generic[S]):
         for `idle_timeout`, becomes `interrupted`; `None` means no limit. `await run.result()` waits for the end.
         """
         detached = Detached(on_finish, notify, max_duration, idle_timeout)
-        wish = Wish(run_id, None, order, 0, timeout, detached, display=display)
+        wish = RunRequest(run_id, None, order, 0, timeout, detached, display=display)
         return await self._actor.of(Runs).run(cls, input, wish)
 
     def report_progress(
@@ -549,7 +434,7 @@ class Agent(AgentBase, Generic[S]):
 
         A `milestone` is stored, so later watchers receive it too. Other progress is not stored.
         """
-        return self._actor.of(Served).report(Progress(fraction, message, phase, data), milestone)
+        return self._actor.of(RunExecutor).report(Progress(fraction, message, phase, data), milestone)
 
     async def subscribe(
         self, depth: Depth = "tree", *, after: str | None = None, input: InputDetail = "preview"
@@ -561,42 +446,9 @@ class Agent(AgentBase, Generic[S]):
         subscriber that stops does not cancel anything. With `input="full"`, start events carry the whole input
         of the run instead of a preview.
         """
-        async with aclosing(Watch(self._actor, depth, after, input).events()) as events:
+        async with aclosing(Subscription(self._actor, depth, after, input).events()) as events:
             async for event in events:
                 yield event
-
-    async def _sapwood_tell_state(self) -> None:
-        """Tell the parent the state; the framework's own."""
-        await self._actor.of(ChildStates).tell()
-
-    async def _sapwood_follow_run(self, run: str) -> None:
-        """Follow a run to its end; the framework's own."""
-        await self._actor.of(Following).follow(run)
-        await self._actor.of(Sweeper).run_ended()
-
-    async def _sapwood_run_finished(self, run: Run) -> None:
-        """Call the hook for the end of a run; the framework's own."""
-        await self.on_run_finish(self._actor.of(Outcomes).reported(run))
-
-    async def _sapwood_sweep_runs(self) -> None:
-        """Take away the runs that are not to be kept any longer; the framework's own."""
-        await self._actor.of(Sweeper).sweep()
-
-    async def _sapwood_serve_run(self, run: str) -> None:
-        """Do a run; the framework's own."""
-        await cast("MethodRuns", self._actor.of(Served).worker).drive(run)
-
-    async def _sapwood_run_result(self, run: Run) -> Run:
-        """Return a run of this agent once it is over; the framework's own."""
-        return await self._actor.of(Runs).result(run)
-
-    async def _sapwood_full_input(self, run: Run) -> Any:
-        """Return the whole input of a run of this agent; the framework's own."""
-        return await self._actor.of(Runs).full_input(run)
-
-    async def _sapwood_send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
-        """Ask another server to stop a run; the framework's own."""
-        await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until)
 
     async def parent_agent(self, cls: type[A]) -> A:
         """Return a stub of this agent's parent, which must be of this class."""
@@ -638,122 +490,11 @@ class Agent(AgentBase, Generic[S]):
 
     async def in_thread(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run blocking I/O in a thread. Arguments and result are copied. The function cannot use the agent."""
-        return cast(R, await self._actor.host.offload.in_thread(function, args, kwargs))
+        return cast(R, await self._actor.host.offload.in_thread(self._actor, function, args, kwargs))
 
     async def in_process(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run CPU-bound work in another process. Cancelling kills the process. The function must be importable."""
-        return cast(R, await self._actor.host.offload.in_process(function, args, kwargs))
+        return cast(R, await self._actor.host.offload.in_process(self._actor, function, args, kwargs))
 
 
 Agent._base = Agent  # pyright: ignore[reportPrivateUsage]
-
-
-def _check_class(cls: type[Agent[Any]]) -> None:
-    check_type_id(cls.__name__)
-    # Not by cls._base: a user's class may have hidden it.
-    base = next(owner for owner in cls.__mro__ if owner.__dict__.get("_base") is owner)
-    hooks: frozenset[str] = base.__dict__["_hooks"]
-    settings: frozenset[str] = base.__dict__["_settings"]
-    for owner in cls.__mro__[: cls.__mro__.index(base)]:
-        asked = misspelt(owner, base, hooks, settings)
-        for name, value in owner.__dict__.items():
-            if name == "__init__":
-                raise UsageError(f"{cls.__name__} must not define __init__. Initialize the agent in on_start().")
-            if name in RESERVED or name.startswith("_sapwood_"):
-                raise UsageError(f"{cls.__name__}.{name} is a name reserved for sapwood. Choose another name.")
-            if name in ("_actor", "name") or (
-                hasattr(base, name) and not name.startswith("__") and name not in hooks | settings
-            ):
-                raise UsageError(
-                    f"{cls.__name__}.{name} would hide an attribute of Agent. Choose another name; "
-                    f"only these can be overridden: {', '.join(sorted(hooks))}."
-                )
-            if inspect.isfunction(value) and not name.startswith("__") and name not in settings:
-                _check_method(cls, name, value, hooks | asked.keys())
-        # What an agent class above has was asked about when that was made.
-        if owner is cls or not issubclass(owner, base):
-            for text in asked.values():
-                _warn(text)
-    if isinstance(getattr(cls, "migrations", ()), str):
-        raise UsageError(
-            f"{cls.__name__}.migrations must be a tuple of SQL scripts or the Path of a folder of .sql files, got a "
-            "string. For a single script, write (script,)."
-        )
-    check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
-    limits = getattr(cls, "limits", None)
-    if limits is not None and not isinstance(limits, Limits):
-        raise UsageError(f"{cls.__name__}.limits must be Limits(…), got a {type(limits).__name__}.")
-
-
-def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) -> None:
-    if not inspect.signature(function).parameters:
-        raise UsageError(f"{cls.__name__}.{name} has no parameters. Add self as the first parameter.")
-    plain = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
-    if name == "on_start" and not inspect.iscoroutinefunction(function):
-        raise UsageError(f"{cls.__name__}.on_start must be `async def`.")
-    if plain and name not in hooks and not name.startswith("_") and not getattr(function, MAY_BE_PLAIN, False):
-        _warn(
-            f"{cls.__name__}.{name} is not `async def`, but calls through a stub must be awaited, which type checkers "
-            f"cannot see. Write `async def`, or rename it _{name} if only the agent itself calls it."
-        )
-
-
-def _warn(text: str) -> None:
-    """Warn about a class where it is written."""
-    frame = _definition()
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    module = frame.f_globals.get("__name__", "")
-    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
-
-
-def _definition() -> FrameType:
-    """Return where the class is written that is being made."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_code.co_name != "__init_subclass__" and frame.f_back is not None:
-        frame = frame.f_back
-    # Each class that the new one extends may have one of its own.
-    while frame.f_code.co_name == "__init_subclass__" and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def agent(
-    *, type: str | None = None, aliases: Sequence[str] = (), pool: str | None = None
-) -> Callable[[type[A]], type[A]]:
-    """Set the type id and the worker pool of an agent class. Subclasses do not inherit them.
-
-    `type` is the type id in stored data: with it, the class can be renamed. `aliases` are former type ids. With `pool`,
-    the roots of this class and everything below them run only in workers of that pool (`sapwood serve --pool`). It has
-    no effect in a single process, or on sub-agents.
-    """
-    if type is not None:
-        check_type_id(type)
-    if pool is not None:
-        check_pool(pool)
-
-    def decorate(cls: Any) -> Any:
-        kind = known(cls)
-        kind.type = type or kind.type
-        kind.aliases = tuple(aliases)
-        kind.pool = pool
-        return cls
-
-    return decorate
-
-
-def expose(method: M) -> M:
-    """Let remote clients call this method. Without it, only other agents and the app can call it."""
-    setattr(method, EXPOSED, True)
-    return method
-
-
-def current_agent() -> Agent[Any] | None:
-    """Return the agent whose code is running; `None` outside of agents."""
-    call = current.get()
-    return None if call is None else cast("Agent[Any]", call.actor.agent)
-
-
-def current_connection() -> Connection | None:
-    """Return the connection whose call or message is being handled; `None` if no client sent one."""
-    call = current.get()
-    return None if call is None else cast("Connection | None", call.client)

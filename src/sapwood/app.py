@@ -14,30 +14,47 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 from sapwood import tracing
 from sapwood.address import Address, kebab
 from sapwood.agent import Agent
-from sapwood.capabilities.agenda import begin_due, when_started
+from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import Connections
-from sapwood.errors import UsageError
-from sapwood.kernel.backup import backup, restore
-from sapwood.kernel.classes import known, with_tool_classes
-from sapwood.kernel.context import current
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import NotBegun
-from sapwood.runs.pacing import OutsideDriver
+from sapwood.capabilities.due_work import begin_due, when_started
+from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
+from sapwood.errors import StoredDataError, UsageError
+from sapwood.kernel.marshal.agent_class import known, with_tool_classes
+from sapwood.kernel.marshal.call import current
+from sapwood.kernel.node.backup import OnDamage, backup, restore
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.placement import NotBegun
+from sapwood.kernel.ports.read_models import ReadModels
+from sapwood.runs.execution.driver import OutsideDriver
+from sapwood.runs.tables.decisions import broken_chain
+from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
-from sapwood.web.asgi import Receive, Scope, Send, serve, serve_lifespan
-from sapwood.web.carrying import answer_carried
+from sapwood.web.asgi import serve, serve_lifespan
+from sapwood.web.asgi_types import Receive, Scope, Send
+from sapwood.web.proxy import answer_carried
 from sapwood.wire.routing import path_to, relative
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
 
-    from sapwood.web.door import Door
+    from sapwood.web.gateway import Gateway
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
+CONTENT_CHECKS = (broken_chain,)
+"""What backups and verifications check in each database, beside its integrity."""
+READ_MODELS = ReadModels(
+    state=stored_state,
+    dead_letters=dead_letters,
+    waiting_calls=waiting_calls,
+    runs=listed_runs,
+    decisions=stored_decisions,
+    questions=(unanswered_tool_calls, open_questions),
+)
+"""What operators read of agents that may be asleep."""
 Deps = object | Callable[[], AbstractAsyncContextManager[object]]
 
 
@@ -107,7 +124,7 @@ class App:
         self._given_runtime = runtime
         self._runtime: Runtime = runtime or _runtime(self.settings)
         self._node: Node | None = None
-        self._door: Door | None = None
+        self._gateway: Gateway | None = None
         self._starting: asyncio.Lock | None = None
         self._is_stopping = False
         self._stack = AsyncExitStack()
@@ -154,6 +171,8 @@ class App:
             tracing.begin()
             node = await self._runtime.start(deps)
             node.authentication = _name_of(self.authenticate)
+            node.content_checks = CONTENT_CHECKS
+            node.read_models = READ_MODELS
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
@@ -167,7 +186,7 @@ class App:
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             self._node = node
             if node.far is not None:
-                answer_carried(node.far.transport, self._opened_door)
+                answer_carried(node.far.transport, self._opened_gateway)
             await self._runtime.listen()
             self._stack = stack.pop_all()
         return self
@@ -190,17 +209,17 @@ class App:
             await self._stack.aclose()
         finally:
             self._is_stopping = False
-            self._door = None
+            self._gateway = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] == "lifespan":
             await serve_lifespan(self, receive, send)
         elif self.driver is not None and scope["type"] == "http" and _path(scope).startswith(self.driver.path):
-            await self._opened_door()
+            await self._opened_gateway()
             await self.driver.door(scope, receive, send)
         else:
-            await serve(await self._opened_door(), scope, receive, send)
+            await serve(await self._opened_gateway(), scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None, None]:
@@ -215,14 +234,14 @@ class App:
         URL's own path, it may be decoded, as frameworks do. Return the response from your route. For a socket,
         await it as an ASGI application.
         """
-        from sapwood.web.routed import Routed
+        from sapwood.web.handoff import Handoff
 
         kind = known(cls)
 
         async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))
+            await serve(await self._opened_gateway(), scope, receive, send, place=(kind, name, rest))
 
-        return Routed(handle)
+        return Handoff(handle)
 
     async def disconnect(self, user: object, *, code: int = 4401, reason: str = "Signed out") -> int:
         """Close all sockets of a user, of every agent, and return their number.
@@ -242,8 +261,8 @@ class App:
             address = address.child(known(child).type, child_name)
         return path_to(address, prefix=self.settings.prefix, rest=rest)
 
-    async def _opened_door(self) -> Door:
-        if self._door is None:
+    async def _opened_gateway(self) -> Gateway:
+        if self._gateway is None:
             self._starting = self._starting or asyncio.Lock()
             async with self._starting:
                 if self._is_stopping:
@@ -254,16 +273,16 @@ class App:
                         "lifespan=app.lifespan to the app in which it is mounted."
                     )
                     await self.__aenter__()
-                from sapwood.web.door import Door
+                from sapwood.web.gateway import Gateway
 
-                self._door = Door(
+                self._gateway = Gateway(
                     self.node,
                     lambda actor: actor.of(Connections),
                     authenticate=self.authenticate,
                     authorize=self.authorize,
                     pages=None if self.pages is None else str(self.pages),
                 )
-        return self._door
+        return self._gateway
 
     @property
     def node(self) -> Node:
@@ -300,16 +319,33 @@ class App:
 
         The copy of each tree is a consistent snapshot. Open the backup with `Settings(data=…)`, or restore it
         with `restore`. Returns the number of trees.
-        """
-        return await backup(self.node, Path(folder), _root(cls, name))
 
-    async def restore(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
+        Each copy is checked. If trees are damaged, the others are copied, and then `StoredDataError` names the
+        damaged ones.
+        """
+        report = await backup(self.node, Path(folder), _root(cls, name))
+        if not report.is_whole:
+            copied = f"{report.trees} trees were copied to {str(folder)!r}; damaged ones were not."
+            raise StoredDataError(f"{copied} {report.summary()}")
+        return report.trees
+
+    async def restore(
+        self,
+        folder: str | os.PathLike[str],
+        cls: type[Agent[Any]] | None = None,
+        name: str = "",
+        *,
+        damaged: OnDamage = "refuse",
+    ) -> int:
         """Restore one tree, or all trees, from a backup. Their current data is replaced.
 
         Calls to a tree wait while it is restored; running calls are cancelled. Trees that are not in the
         backup do not change. Returns the number of restored trees.
+
+        The backup is checked first. If trees in it are damaged, nothing is restored, and `StoredDataError` names
+        them. `damaged="skip"` restores the other trees, and `damaged="restore"` restores all.
         """
-        return await restore(self.node, Path(folder), _root(cls, name))
+        return (await restore(self.node, Path(folder), _root(cls, name), damaged)).trees
 
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Release a tree from quarantine, so that it runs again."""

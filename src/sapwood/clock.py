@@ -56,6 +56,18 @@ async def sleep_until(clock: Clock, when: float) -> None:
             timer.cancel()
 
 
+def real_time() -> float:
+    """Return the seconds of a clock that is never set, also on a loop whose time is virtual."""
+    return time.monotonic()
+
+
+def boot_time() -> float:
+    """Return such seconds of a clock that also counts while the machine sleeps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return real_time()
+
+
 def call_in_real_time(loop: asyncio.AbstractEventLoop, delay: float, callback: Callable[[], object]) -> Timer:
     """Call `callback` after so many real seconds, even on a loop whose time is virtual."""
     call = getattr(loop, "call_in_real_time", loop.call_later)

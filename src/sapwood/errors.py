@@ -288,9 +288,3 @@ class PipelineFailed(ChildFailed):
         """The number of the step, counted from 1."""
         self.run_id = run_id
         """The id of its run: `runs.get` returns how it ended."""
-
-
-class Gated(ChildFailed):
-    """A parent refused access to its child."""
-
-    code = "gated"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
 from sapwood.agent import Agent
 from sapwood.errors import UsageError
-from sapwood.runs.contract import Progress
-from sapwood.runs.elsewhere import RemoteRuns
-from sapwood.runs.http_transport import HttpTransport
-from sapwood.runs.question import Approvers
-from sapwood.runs.transport import (
+from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.runs.backends.remote_backend import RemoteRuns
+from sapwood.runs.default_hooks import DefaultHooks
+from sapwood.runs.execution.contract import Progress, RunBackend
+from sapwood.runs.remote.http_transport import HttpTransport
+from sapwood.runs.remote.transport import (
     Chunk,
     End,
     Heartbeat,
@@ -29,6 +30,7 @@ from sapwood.runs.transport import (
     RemoteStatus,
     RunTransport,
 )
+from sapwood.runs.tables.question import Approvers
 
 __all__ = [
     "Chunk",
@@ -50,6 +52,21 @@ __all__ = [
 ]
 
 
+class RemoteHooks(DefaultHooks):
+    """The hooks of an agent whose runs another server executes."""
+
+    def run_backend(self) -> RunBackend:
+        return RemoteRuns(self._actor)
+
+    @staticmethod
+    def approvers_of(kind: AgentClass, tool: str) -> Approvers | None:
+        return cast("type[RemoteSubAgent]", kind.cls).approvers
+
+    @staticmethod
+    def remote_url(kind: AgentClass) -> str | None:
+        return _checked_url(cast("type[RemoteSubAgent]", kind.cls))
+
+
 class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), settings=frozenset({"url", "approvers"})):
     """An agent of another server. Subclass it and set its `url`.
 
@@ -69,7 +86,7 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
     question. The other server decides too. `None` means no user, unless the class has `may_answer`, or the app
     does not authenticate clients."""
 
-    _runs_as = RemoteRuns
+    _hooks_class = RemoteHooks
 
     def token(self) -> str | Awaitable[str | None] | None:
         """Return the bearer token for the other server. It is sent with every request. Override it, plain or async.
@@ -87,23 +104,20 @@ class RemoteSubAgent(Agent[None], hooks=frozenset({"token", "transport"}), setti
         """
         return HttpTransport(self.url, self.token)
 
-    @classmethod
-    def _approvers_of(cls, tool: str) -> Approvers | None:
-        return cls.approvers
 
-    @classmethod
-    def _remote_url(cls) -> str | None:
-        if cls.transport is not RemoteSubAgent.transport:
-            if not cls.url:
-                raise UsageError(f"{cls.__name__}.url must name the remote agent, got ''.")
-            return cls.url
-        parts = urlsplit(cls.url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-            raise UsageError(
-                f"{cls.__name__}.url must be the URL of a class of agents, such as "
-                f"'https://research.example/agents/researcher', got {cls.url!r}."
-            )
+def _checked_url(cls: type[RemoteSubAgent]) -> str:
+    """Return the URL of a remote class; raise `UsageError` if it has none that can be used."""
+    if cls.transport is not RemoteSubAgent.transport:
+        if not cls.url:
+            raise UsageError(f"{cls.__name__}.url must name the remote agent, got ''.")
         return cls.url
+    parts = urlsplit(cls.url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise UsageError(
+            f"{cls.__name__}.url must be the URL of a class of agents, such as "
+            f"'https://research.example/agents/researcher', got {cls.url!r}."
+        )
+    return cls.url
 
 
 def remote_class(

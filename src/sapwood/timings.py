@@ -17,18 +17,22 @@ class Timings:
     under 2 ms."""
     reader_frames: int = 65_536
     """Frames to which the WAL of a database may grow during `read_sql`, which is interrupted then: 128 MiB."""
+    mark_interval: float = 5.0
+    """Seconds after which it is stored how far a database was written that stays open."""
+    storage_probe_interval: float = 1.0
+    """Seconds between two checks whether a data folder that refused a write can be written."""
 
     chunk_flush_delay: float = 0.03
     """Seconds for which the chunks of an answer are collected before they are stored and sent."""
     turn_end_delay: float = 0.03
-    """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a message of its
-    own, and lose the last words before an error."""
+    """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a separate
+    message, and lose the last words before an error."""
 
     queued_turns: int = 256
     """Turns of clients that may wait in one conversation."""
 
     run_cancel_timeout: float = 5.0
-    """Seconds that a sub-agent has to end a cancelled run by itself; then it is aborted."""
+    """Seconds that a sub-agent has to end a cancelled run; then it is aborted."""
     remote_stop_timeout: float = 5.0
     """Seconds that the destruction of a root waits for other servers to stop its runs there."""
     remote_silence_timeout: float = 60.0
@@ -78,7 +82,7 @@ class Timings:
     pipe_high_water: int = 4 * 1024 * 1024
     """Unacknowledged bytes above which a pipe pauses its writer."""
     pipe_low_water: int = 1024 * 1024
-    """Unacknowledged bytes below which the writer may go on."""
+    """Unacknowledged bytes below which the writer may continue."""
 
     nats_connect_timeout: float = 30.0
     """Seconds in which one of the NATS servers has to be reached."""
@@ -87,7 +91,7 @@ class Timings:
     nats_answer_timeout: float = 10.0
     """Seconds that a NATS server has to answer while a cluster is founded."""
     nats_no_room_timeout: float = 15.0
-    """Seconds for which servers may say that they have no room for a stream: it does not come by waiting."""
+    """Seconds for which servers may report that they have no room for a stream: waiting longer does not help."""
     log_append_timeout: float = 90.0
     """Seconds in which an append is tried again; well within the time for which the log knows the ids it stored."""
     log_attempt_timeout: float = 3.0

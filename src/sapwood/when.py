@@ -6,7 +6,6 @@ All of it are values: they say what was wished, compare by it, and know no agent
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -16,6 +15,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from sapwood.errors import UsageError
+from sapwood.randomness import SYSTEM, Random
 
 LONGEST_WAIT = timedelta(days=366 * 50)
 NO_TIME = timedelta(0)
@@ -48,7 +48,7 @@ class Retry:
         if self.initial_delay > self.max_delay:
             raise UsageError(f"`initial_delay` ({self.initial_delay}) must not exceed `max_delay` ({self.max_delay}).")
 
-    def wait(self, failed: int) -> float:
+    def wait(self, failed: int, random: Random = SYSTEM) -> float:
         """Return the seconds to wait after this many failures, with jitter to spread calls that failed together."""
         doublings = min(failed - 1, 60)
         limit = min(self.initial_delay.total_seconds() * 2.0**doublings, self.max_delay.total_seconds())
@@ -284,7 +284,7 @@ def _following(expression: str, tz: str, after: float) -> float:
     """Return when an expression comes next.
 
     The expression is followed as if clocks never changed, and its times are then found in the
-    zone: cronsim by itself loses some where the clocks change by half an hour, and goes back in
+    zone: cronsim alone loses some where the clocks change by half an hour, and goes back in
     time when it begins in an hour that comes twice.
     """
     from cronsim import CronSim

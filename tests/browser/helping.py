@@ -38,7 +38,7 @@ def is_at(panel: Locator, status: str) -> None:
 def is_said_at(side: Locator, status: str, giver: str, *, is_busy: bool) -> None:
     """Wait until an opened helper stands so, and it is said whether who sent it is at work."""
     expect(side.locator(".drawer-title .badge")).to_have_text(BADGES[status])
-    turn = f"{giver} is still at work" if is_busy else f"{giver} has finished its turn"
+    turn = f"{giver} is still working" if is_busy else f"{giver} has finished its turn"
     expect(side.get_by_test_id("parent-turn")).to_have_text(turn)
 
 

@@ -99,7 +99,7 @@ def test_a_helper_is_watched_at_work_and_asked_itself(tabs: Tabs, user: str, me:
         expect(where.locator(".text").last).to_contain_text("Sources:")
     is_at(inline, "completed")
     is_said_at(side, "completed", "Assistant", is_busy=False)
-    concludes(page, "But mind:")
+    concludes(page, "But note:")
 
     shown = done(inline)
     assert done(side.locator(".is-assistant")) == shown
@@ -107,10 +107,10 @@ def test_a_helper_is_watched_at_work_and_asked_itself(tabs: Tabs, user: str, me:
     assert steps == ["Thought", "web_search"] * 3 + ["Thought"]
     side.get_by_role("button", name="Thought").first.click()
     expect(side.locator(".reasoning .text")).to_have_text(
-        "I am to find out about “the actor model”. First: what is it, in one line?"
+        "My topic is “the actor model”. First: what is it, in one line?"
     )
     say(side, "Who are you?")
-    expect(side.locator(".is-assistant").last).to_contain_text("sent for the actor model")
+    expect(side.locator(".is-assistant").last).to_contain_text("the Researcher for the actor model")
     rests(side)
     expect(side.locator(".message")).to_have_count(4)
     expect(talk(page).locator(".message")).to_have_count(2)
@@ -186,7 +186,7 @@ def test_two_helpers_of_one_call_are_side_by_side(tabs: Tabs, user: str, me: Kep
     for panel in (first, second):
         is_at(panel, "running")
         expect(panel.locator(".tool-line").first).to_contain_text("web_search")
-    expect(page.get_by_role("group", name="compare")).to_contain_text("2 helpers at once")
+    expect(page.get_by_role("group", name="compare")).to_contain_text("2 helpers in parallel")
     accident.now()
     for panel in (first, second):
         is_at(panel, "completed")
@@ -226,10 +226,10 @@ def test_if_one_of_two_helpers_fails_the_other_goes_on_and_the_gap_is_named(
     page.reload()
     is_at(first, "completed")
     is_at(second, "error")
-    expect(second).to_contain_text("The web did not answer any more.")
+    expect(second).to_contain_text("The web search does not respond.")
     assert tasks(talk(page)) == ["Rust", "something that fails"]
     assert me.runs() == [("Researcher", "completed"), ("Researcher", "failed")]
-    assert me.messages()[-1]["parts"][1]["output"]["b"]["error"] == "The web did not answer any more."
+    assert me.messages()[-1]["parts"][1]["output"]["b"]["error"] == "The web search does not respond."
     assert concluded(page) == me.said()
 
 
@@ -292,7 +292,7 @@ def test_a_conversation_that_is_cleared_is_gone_in_every_tab_and_does_not_come_b
         tab.reload()
         is_empty(tab)
     say(page, "Hello")
-    concludes(page, "Give me something to find out")
+    concludes(page, "Give me a topic")
 
     expect(panels(page)).to_have_count(0)
     assert me.runs() == []
@@ -301,7 +301,7 @@ def test_a_conversation_that_is_cleared_is_gone_in_every_tab_and_does_not_come_b
         helper.messages()
     tabs.forgive(r"404|WebSocket connection to '[^']*' failed")
     other.goto(address)
-    expect(opened(other).get_by_role("alert")).to_contain_text("This run was cleared")
+    expect(opened(other).get_by_role("alert")).to_contain_text("This run was deleted")
     expect(opened(other).get_by_role("textbox")).to_be_disabled()
 
 
@@ -342,7 +342,7 @@ def test_stop_stops_everybody_and_nobody_says_more(
     assert "Sources:" not in talk(page).inner_text()
     runs, agent = me.runs(), me
     while runs:
-        assert {status for _, status in runs} == {"aborted"}
+        assert {status for _, status in runs} == {"cancelled"}
         agent = agent.helper()
         assert "Sources:" not in agent.said()
         runs = agent.runs()
@@ -359,7 +359,7 @@ def test_what_goes_on_is_no_error_while_the_server_is_away_and_can_be_stopped(
         is_at(panel, "running")
 
     with example.away():
-        expect(page.get_by_text("Connecting again")).to_be_visible()
+        expect(page.get_by_text("Reconnecting")).to_be_visible()
         for panel in every:
             is_at(panel, "running")
         expect(page.get_by_role("alert")).to_have_count(0)
@@ -404,7 +404,7 @@ def test_an_opened_helper_is_closed_in_many_ways(tabs: Tabs, user: str, me: Kept
 @pytest.mark.promise("A-156")
 def test_an_address_that_leads_to_nobody_says_so(tabs: Tabs, user: str, me: Kept, accident: Accident) -> None:
     tabs.forgive(r"404|WebSocket connection to '[^']*' failed")
-    for at, why in (("Butler:one", "Unknown helper class: Butler"), ("Researcher:one", "This run was cleared")):
+    for at, why in (("Butler:one", "Unknown helper class: Butler"), ("Researcher:one", "This run was deleted")):
         page = tabs.open(f"/?user={user}&at={at}")
         expect(opened(page).get_by_role("alert")).to_contain_text(why)
         expect(opened(page).get_by_role("textbox")).to_be_disabled()
@@ -416,7 +416,7 @@ def test_an_address_that_leads_to_nobody_says_so(tabs: Tabs, user: str, me: Kept
         is_empty(page)
 
     say(page, "Hello")
-    concludes(page, "Give me something to find out")
+    concludes(page, "Give me a topic")
     assert me.runs() == []
     assert len(me.messages()) == 2
 
@@ -428,22 +428,22 @@ def test_what_went_wrong_is_said_where_it_went_wrong_and_can_be_tried_again(
     alert = talk(page).get_by_role("alert")
 
     say(page, "Fail, please")
-    expect(alert).to_contain_text("when it is told to")
+    expect(alert).to_contain_text("fails on request")
     gallery.pictures(page, "agents-as-tools-error")
     accident.now()
     press(page, "Try again")
     expect(alert).to_have_count(0)
-    expect(alert).to_contain_text("when it is told to")
+    expect(alert).to_contain_text("fails on request")
     say(page, "Research something that fails")
     is_at(panels(talk(page)), "error")
-    concludes(page, "The helper did not get there: The web did not answer any more.")
+    concludes(page, "The helper failed: The web search does not respond.")
     expect(alert).to_have_count(0)
     side = open_helper(panels(talk(page)))
     is_said_at(side, "error", "Assistant", is_busy=False)
-    expect(side.get_by_role("alert")).to_contain_text("The web did not answer any more.")
+    expect(side.get_by_role("alert")).to_contain_text("The web search does not respond.")
     press(side, "Try again")
     expect(side.get_by_role("alert")).to_have_count(0)
-    expect(side.get_by_role("alert")).to_contain_text("The web did not answer any more.")
+    expect(side.get_by_role("alert")).to_contain_text("The web search does not respond.")
 
     is_said_at(side, "error", "Assistant", is_busy=False)
     assert me.runs() == [("Researcher", "failed")]
@@ -455,12 +455,12 @@ def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, user: str, me: Kep
     page = tabs.open(f"/?user={user}")
     focused = page.locator(":focus")
 
-    expect(focused).to_have_id("said")
+    expect(focused).to_have_id("composer")
     page.keyboard.type("Research Rust")
     page.keyboard.press("Enter")
     is_at(panels(talk(page)), "running")
     accident.now()
-    concludes(page, "But mind:")
+    concludes(page, "But note:")
     page.get_by_role("log").focus()
     page.keyboard.press("Tab")
     expect(focused).to_have_attribute("aria-expanded", "false")

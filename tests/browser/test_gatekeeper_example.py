@@ -115,10 +115,10 @@ def test_a_proposal_is_edited_before_it_is_approved(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:
     page = come(tabs, user)
-    tell(page, "Set the email of Ada to nobody")
+    tell(page, "Set the email of Ada to unknown")
     waits(page)
     ada = card(page, "Change Ada Lovelace")
-    expect(ada).to_contain_text("An email has an @.")
+    expect(ada).to_contain_text("The email must contain an @")
     expect(ada.get_by_role("button", name=re.compile("^Approve"))).to_be_disabled()
     begin(ada, "Edit")
     expect(ada.get_by_label("email")).to_be_focused()
@@ -147,7 +147,7 @@ def test_a_proposal_is_rejected_and_the_model_says_why(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:
     page = come(tabs, user)
-    tell(page, "Delete everybody in New York")
+    tell(page, "Delete all customers in New York")
     waits(page, 2)
     first = cards(page).first
     begin(first, "Reject")
@@ -195,7 +195,7 @@ def test_somebody_at_a_terminal_sees_what_waits_and_decides(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:
     page = come(tabs, user)
-    tell(page, "Delete everybody in New York")
+    tell(page, "Delete all customers in New York")
     waits(page, 2)
     cards(page).first.get_by_text("From a terminal").click()
     line = cards(page).first.locator("pre").inner_text().splitlines()[0]
@@ -231,7 +231,7 @@ def test_a_helper_of_a_helper_waits_at_the_gate_and_goes_on_from_there(
     begin(card(page, "Delete Grace Hopper"), "Reject")
     begin(card(page, "Delete Grace Hopper").locator("form"), "Reject")
 
-    answered(page, "2 mistakes were found")
+    answered(page, "I found 2 mistakes.")
     is_at(panels(page).first, "completed")
     waits(page, 0)
     assert kept(example, user, 4)["email"] == "katherine@orbit.example"
@@ -278,7 +278,7 @@ def test_a_model_that_is_told_not_to_ask_has_no_tool_for_it(tabs: Tabs, example:
     page = come(tabs, user)
     press(page, "Delete Ada, and do not ask")
 
-    answered(page, "What changes the database is not among them.")
+    answered(page, "No tool changes the database.")
     waits(page, 0)
     assert kept(example, user, 1)["name"] == "Ada Lovelace"
     assert page.request.get(f"/agents/gatekeeper/{user}/sub/records/customers").status == 403
@@ -287,7 +287,7 @@ def test_a_model_that_is_told_not_to_ask_has_no_tool_for_it(tabs: Tabs, example:
 def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, example: Example, user: str) -> None:
     page = come(tabs, user)
     expect(page.get_by_role("textbox", name="Ask for a change")).to_be_focused()
-    page.keyboard.type("Delete everybody in New York")
+    page.keyboard.type("Delete all customers in New York")
     page.keyboard.press("Enter")
     waits(page, 2)
     cards(page).first.get_by_role("button", name=re.compile("^Reject")).focus()
@@ -343,10 +343,10 @@ def test_the_page_is_good_to_look_at(tabs: Tabs, gallery: Gallery, user: str) ->
 
 def test_the_gate_by_itself_is_good_to_look_at(tabs: Tabs, gallery: Gallery) -> None:
     page, gate = come(tabs, "main"), come(tabs, "main", gate=True)
-    tell(page, "Delete everybody in New York")
+    tell(page, "Delete all customers in New York")
     waits(gate, 2)
     begin(cards(gate).first, "Approve")
     waits(gate, 1)
-    gate.get_by_text("Why there is no way around").click()
+    gate.get_by_text("Why the gate cannot be bypassed").click()
     gate.get_by_text("From a terminal").click()
     gallery.pictures(gate, "gatekeeper-gate")

@@ -19,8 +19,8 @@ END = "It was all written down."
 
 
 def sign_in(page: Page, user: str) -> None:
-    page.get_by_label("Or somebody else").fill(user)
-    press(page, "Come in")
+    page.get_by_label("Or another name").fill(user)
+    press(page, "Sign in")
     expect(page.locator(".rooms-foot .who")).to_contain_text(user)
 
 
@@ -74,9 +74,9 @@ def test_whoever_signed_in_stays_so(tabs: Tabs, gallery: Gallery, user: str, acc
     page = tabs.open("/", by=user)
     expect(page.get_by_role("heading", name="Rooms")).to_be_visible()
     gallery.pictures(page, "rooms-sign-in")
-    page.get_by_label("Or somebody else").fill("not a name!")
+    page.get_by_label("Or another name").fill("not a name!")
     tabs.forgive("status of 400")
-    press(page, "Come in")
+    press(page, "Sign in")
     expect(page.get_by_role("alert")).to_contain_text("A name has 1 to 32 letters")
 
     sign_in(page, user)
@@ -219,7 +219,7 @@ def test_searching_finds_titles_and_words_of_rooms_that_sleep(
     page = come_in(tabs, user)
     trees = new_room(page, "Why do trees have rings?", "called the sapwood")
     new_room(page, "Plan a weekend in Lisbon", "years of visitors")
-    box = page.get_by_role("searchbox", name="Search titles and what was said")
+    box = page.get_by_role("searchbox", name="Search titles and messages")
     accident.now()
 
     box.fill("sapwo")
@@ -230,7 +230,7 @@ def test_searching_finds_titles_and_words_of_rooms_that_sleep(
     box.fill("lisb")
     expect(page.locator(".room-title")).to_have_text(["Plan a weekend in Lisbon"])
     box.fill("tundra")
-    expect(page.locator(".rooms-none")).to_have_text("No room has “tundra” in its title, or in what was said.")
+    expect(page.locator(".rooms-none")).to_have_text("No room has “tundra” in its title or messages.")
     gallery.pictures(page, "rooms-nothing-found")
     box.press("Escape")
     expect(rows(page)).to_have_count(2)
@@ -267,9 +267,9 @@ def test_a_room_is_deleted_by_whoever_is_sure_and_in_every_tab(
 
     expect(page.locator(".room-title")).to_have_text(["Hello"])
     expect(page.get_by_role("heading", name="Choose a room")).to_be_visible()
-    expect(other.get_by_role("heading", name="This room is gone")).to_be_visible()
+    expect(other.get_by_role("heading", name="This room does not exist")).to_be_visible()
     gallery.pictures(other, "rooms-gone")
-    press(other, "To your rooms")
+    press(other, "Show my rooms")
     expect(other.locator(".room-title")).to_have_text(["Hello"])
     assert page.request.get(f"/agents/inbox/{user}/sub/room/{room}/get-messages").status == 404
 
@@ -327,7 +327,7 @@ def test_the_url_names_the_room_and_the_back_button_leads_to_the_one_before(
     copied = tabs.open(f"/?room={second}", by=user)
     expect(copied.locator(".is-assistant")).to_contain_text("You are welcome.")
     copied.goto("/?room=nowhere")
-    expect(copied.get_by_role("heading", name="This room is gone")).to_be_visible()
+    expect(copied.get_by_role("heading", name="This room does not exist")).to_be_visible()
 
 
 def test_on_a_small_screen_the_list_and_the_room_take_turns(tabs: Tabs, user: str, accident: Accident) -> None:
@@ -375,7 +375,7 @@ def test_a_failure_is_told_and_one_can_go_on(tabs: Tabs, gallery: Gallery, user:
     page = come_in(tabs, user)
     empty_room(page)
     say(page, "Fail, please")
-    expect(page.get_by_role("alert")).to_contain_text("when it is told to")
+    expect(page.get_by_role("alert")).to_contain_text("fails on request")
     gallery.pictures(page, "rooms-failure")
     accident.now()
     connected(page)
@@ -406,7 +406,7 @@ def test_who_signs_out_in_one_tab_is_out_of_the_others(
 
     # Whoever comes next in this browser is shown their own, although the URL still names the room.
     sign_in(page, f"{user}-2")
-    expect(page.get_by_role("heading", name="This room is gone")).to_be_visible()
+    expect(page.get_by_role("heading", name="This room does not exist")).to_be_visible()
     press(page, "Sign out")
     sign_in(page, user)
     row(page, "Ada").click()
@@ -419,7 +419,7 @@ def test_while_the_server_is_away_the_page_waits_and_what_was_asked_meanwhile_is
     page = come_in(tabs, user)
     new_room(page, "Hello", "What is on your mind?")
     with example.away():
-        expect(page.locator(".house-lost")).to_contain_text("Connecting again")
+        expect(page.locator(".house-lost")).to_contain_text("Reconnecting")
         gallery.pictures(page, "rooms-away")
         press(page, "Hello")
         page.get_by_role("textbox", name="Title of the room").fill("Later")
@@ -453,7 +453,7 @@ def test_two_people_cannot_get_into_each_other_s_rooms_by_any_url(tabs: Tabs, us
     connected(hers)
 
     his.goto(f"/?room={secret}")
-    expect(his.get_by_role("heading", name="This room is gone")).to_be_visible()
+    expect(his.get_by_role("heading", name="This room does not exist")).to_be_visible()
     expect(his.locator("body")).not_to_contain_text("trees")
     his.get_by_role("searchbox").fill("trees")
     expect(his.locator(".rooms-none")).to_contain_text("No room has “trees”")
@@ -486,7 +486,7 @@ def test_two_people_cannot_get_into_each_other_s_rooms_by_any_url(tabs: Tabs, us
 
 def test_everything_can_be_done_with_the_keyboard(tabs: Tabs, user: str, accident: Accident) -> None:
     page = tabs.open("/", by=user)
-    page.get_by_label("Or somebody else").focus()
+    page.get_by_label("Or another name").focus()
     page.keyboard.type(user)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"Welcome, {user}")).to_be_visible()

@@ -63,7 +63,7 @@ def test_code_waits_for_the_database_and_goes_on_from_there(
     expect(card.locator(".line.is-paused")).to_contain_text("customers(city)")
     accident.now()
 
-    answered(page, "It came to Rome.")
+    answered(page, "The result is Rome.")
     stands(card, "done")
     expect(card.locator(".outcome")).to_contain_text("London 40\nMilan 130\nRome 205")
     expect(card.locator(".calls li")).to_have_count(3)
@@ -91,7 +91,7 @@ def test_a_model_that_wants_to_delete_has_no_way_to_the_database(
     tabs: Tabs, example: Example, user: str, accident: Accident
 ) -> None:
     page = come(tabs, user)
-    press(page, "Delete everybody in Rome")
+    press(page, "Delete all customers in Rome")
     stands(cards(page), "paused")
     accident.now()
 
@@ -109,22 +109,22 @@ def test_ten_ways_out_are_tried_and_each_is_refused_with_a_reason(
     page = come(tabs, user, escapes=True)
     expect(cards(page)).to_have_count(WAYS)
     press(page, "Try all ten")
-    stands(way(page, "Call what was not given"), "paused")
+    stands(way(page, "Call a method of the database"), "paused")
     accident.now()
 
     expect(page.locator(".escapes-head .note")).to_have_text("10 of 10 tried and refused.")
     expect(page.locator(".refusal")).to_have_count(WAYS)
     for title, kind, says in (
-        ("Import what reaches the system", "unknown", "No module named 'socket'"),
+        ("Import a system module", "unknown", "No module named 'socket'"),
         ("Open a file", "forbidden", "Permission denied: '/etc/passwd'"),
-        ("Make code of text", "unknown", "'__import__' is not defined"),
-        ("Walk from a value to everything", "raised", "no attribute '__class__'"),
-        ("Never end, and catch whoever objects", "limit", "The code ran longer than 1"),
-        ("Take all memory", "limit", "bytes of memory"),
-        ("Recurse for ever", "limit", "more than 100 deep"),
-        ("Flood the reader", "limit", "The code printed more than 2000 bytes"),
-        ("Call what was not given", "raised", "no attribute 'erase'"),
-        ("Pass what it must not", "binding", "customers() argument 'city'"),
+        ("Evaluate a string as code", "unknown", "'__import__' is not defined"),
+        ("Walk from a value to all classes", "raised", "no attribute '__class__'"),
+        ("Loop forever, and catch all exceptions", "limit", "The code ran longer than 1"),
+        ("Use all memory", "limit", "bytes of memory"),
+        ("Recurse without end", "limit", "more than 100 deep"),
+        ("Flood the output", "limit", "The code printed more than 2000 bytes"),
+        ("Call a method of the database", "raised", "no attribute 'erase'"),
+        ("Pass an invalid argument", "binding", "customers() argument 'city'"),
     ):
         expect(way(page, title).locator(".refusal .badge")).to_have_text(kind)
         expect(way(page, title).locator(".refusal")).to_contain_text(says)
@@ -133,9 +133,9 @@ def test_ten_ways_out_are_tried_and_each_is_refused_with_a_reason(
 
 def test_somebody_runs_code_of_their_own(tabs: Tabs, user: str, accident: Accident) -> None:
     page = come(tabs, user, escapes=True)
-    box = page.get_by_label("Python that tries to get out")
+    box = page.get_by_label("Python that tries to escape")
     box.fill("names = [one['name'] for one in customers('Milan')]\nnames")
-    press(page, "Run it")
+    press(page, "Run")
     card = way(page, "Your own")
     stands(card, "paused")
     accident.now()
@@ -180,8 +180,8 @@ def test_while_the_server_is_away_the_page_says_so(tabs: Tabs, example: Example,
     with example.away():
         expect(page.locator(".head .badge").first).to_have_text("connecting")
         gallery.picture(page, "sandbox-away-wide-light")
-    answered(page, "It came to Rome.")
-    expect(cards(page).locator(".went-on")).to_contain_text("It went on from its snapshot.")
+    answered(page, "The result is Rome.")
+    expect(cards(page).locator(".went-on")).to_contain_text("The code resumed from its snapshot.")
 
 
 def test_on_a_small_screen_a_button_opens_what_the_sandbox_is(tabs: Tabs, user: str) -> None:
@@ -203,7 +203,7 @@ def test_the_page_is_good_to_look_at(tabs: Tabs, gallery: Gallery, user: str) ->
     tell(page, "Which city pays most?")
     expect(cards(page).last.locator(".calls li")).to_have_count(2)
     gallery.picture(page, "sandbox-wide-light")
-    answered(page, "It came to Rome.")
+    answered(page, "The result is Rome.")
     gallery.pictures(page, "sandbox-done")
 
 

@@ -16,13 +16,13 @@ from tests.machine import patience
 
 from sapwood import App
 from sapwood.address import Address
-from sapwood.kernel.holding import Holding
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Epoch
-from sapwood.kernel.shards import SHARDS, shard_of
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.transport import NatsTransport
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.shard_handover import ShardHandover
+from sapwood.kernel.ports.log import Epoch
+from sapwood.kernel.ports.shards import SHARDS, shard_of
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.transport import NatsTransport
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import FolderLock
@@ -168,9 +168,9 @@ class Cluster:
             while self.node(name).sockets.count < sockets:  # noqa: ASYNC110 - a test's own
                 await asyncio.sleep(0.002)
 
-    def holding(self, name: str) -> Holding:
+    def holding(self, name: str) -> ShardHandover:
         nothing: Any = None
-        return Holding(self.node(name), nothing)
+        return ShardHandover(self.node(name), nothing)
 
     async def die(self, name: str, heir: str) -> None:
         """End a node as the end of its process does; another takes what it had."""

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from sapwood.address import Address
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.nats_owners import NatsOwners
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_owners import NatsOwners
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.timings import DEFAULTS, Timings
 
 

@@ -52,10 +52,12 @@ class Nats:
         clusters: int = 100,
         room: str = "20GB",
         stream_room: str = "-1",
+        advertises: bool = True,
     ) -> None:
         """`clusters`: how many of them a test makes on these servers; the configuration is for one.
 
-        `room`, `stream_room`: what a server, and a stream of the log, may hold.
+        `room`, `stream_room`: what a server, and a stream of the log, may hold. `advertises`: whether servers tell
+        clients of each other, which then go past proxies.
         """
         self.room, self.stream_room = room, stream_room
         self.folder = folder
@@ -68,6 +70,8 @@ class Nats:
             text = re.sub(r"(max_streams|max_ha_assets): \d+", rf"\1: {40 * clusters}", text)
         if sync != "always":
             text = text.replace("sync_interval: always", f"sync_interval: {sync}")
+        if not advertises:
+            text = text.replace("cluster {\n", "cluster {\n    no_advertise: true\n", 1)
         if count == 1:
             text = re.sub(r"^cluster \{.*?^\}", "", text, flags=re.DOTALL | re.MULTILINE)
         self.configuration = folder / "server.conf"

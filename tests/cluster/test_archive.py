@@ -14,18 +14,18 @@ from tests.cluster.servers import S3, Nats, put
 from tests.unit.logged_trees import Place, a_root, contents
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.chain import tree_id
-from sapwood.kernel.ports import Archive, Entry, Epoch
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.nats_log import NatsLog
-from sapwood.runtimes.cluster.recovery import restore_everything, tree_at
-from sapwood.runtimes.cluster.replicas import NatsReplicas
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
-from sapwood.runtimes.cluster.segments import SEGMENTS
-from sapwood.runtimes.cluster.shipping import Shipper, position
+from sapwood.kernel.log.records import ChainBroken, tree_id
+from sapwood.kernel.ports.log import Archive, Entry, Epoch
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.base.segments import SEGMENTS
+from sapwood.runtimes.cluster.copies.log_shipper import INDEX, Shipper, position
+from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_log import NatsLog
+from sapwood.runtimes.cluster.ops.recovery import restore_everything, tree_at
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ async def test_a_parked_tree_leaves_nothing_in_the_log_and_wakes_from_s3(cluster
         tree.write("root", 3000 if number else 10_000_000, random.Random(number))
         await place.close(tree)
         before[root] = contents(tree.folder)
-    assert await place.keeper.sweep((), place.owned) == len(roots)
+    assert await place.keeper.idle_trees.sweep((), place.owned) == len(roots)
     for root in roots:
         assert await cluster.count(root) == 0
     took: list[float] = []
@@ -169,7 +169,7 @@ async def test_the_second_copy_is_whole_whoever_ships(cluster: Cluster) -> None:
     assert len(keys) >= 6
     await place.close(tree)
     for at, rows in zip(times, states, strict=True):
-        state = await tree_at(cluster.archive, cluster.names, ROOT, at)
+        state = await tree_at(cluster.archive, cluster.names, ROOT, at, {})
         assert state is not None
         path = cluster.folder / f"at-{at}.db"
         path.write_bytes(state.files["root"])
@@ -222,9 +222,9 @@ async def test_everything_comes_back_after_the_log_was_lost(cluster: Cluster) ->
     shard = shard_of(roots[0])
     await cluster.log.append([Entry(shard, tree_id(roots[0]), b"alarm line", "a1", is_alarm=True)], place.owned)
     # Two rest; one of them was woken again and wrote.
-    place.keeper._idle.clear()
+    place.keeper.idle_trees._idle.clear()
     parked = [tree_id(root) for root in roots[:4]]
-    assert await place.keeper.sweep(parked, place.owned) == 2
+    assert await place.keeper.idle_trees.sweep(parked, place.owned) == 2
     tree = await place.open(roots[4])
     tree.write("root", 500, randomly)
     await place.close(tree)
@@ -272,6 +272,13 @@ async def test_old_segments_go_and_alarms_that_are_older_stay(cluster: Cluster) 
     assert await cluster.shipper().ship() == 0  # it knows where to go on
     await cluster.js.delete_stream(cluster.names.stream(0))
     await found(cluster.connection, cluster.names.cluster, Layout(streams=1))
+    (key,) = [key async for key in cluster.archive.keys(f"{INDEX}/0000/")]
+    index = await cluster.archive.get(key)
+    assert index is not None
+    await cluster.archive.put(key, index[:-4] + b"rot!")
+    with pytest.raises(ChainBroken, match=r"It has the owners of shards\. Restore this object from a copy"):
+        await restore_everything(cluster.connection, cluster.names, cluster.archive)
+    await cluster.archive.put(key, index)
     result = await restore_everything(cluster.connection, cluster.names, cluster.archive)
     assert (result.trees, result.alarms, result.lost) == (1, 1, {})
     assert [one.data for one in await cluster.log.alarms([shard])] == [b"in a year"]

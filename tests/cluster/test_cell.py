@@ -103,7 +103,7 @@ def test_a_cluster_starts_is_one_and_stops(tmp_path: Path) -> None:
             assert refused.returncode == 1
             assert why in " ".join(refused.stderr.split())
         part = sapwood(tmp_path, "cluster", "backup", "copy", "CellTally:a/CellTally:b", **environment)
-        assert "a tree is copied and put back as a whole: say CellTally:a." in " ".join(part.stderr.split())
+        assert "trees are copied and restored as a whole. Pass CellTally:a." in " ".join(part.stderr.split())
 
         (tree,) = json.loads(sapwood(tmp_path, "cluster", "trees", "--json", **environment).stdout)
         (killed,) = re.findall(rf"{tree['node']}  process (\d+)", said.read_text())

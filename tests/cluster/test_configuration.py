@@ -18,10 +18,10 @@ import nats.js.errors
 import pytest
 from tests.cluster.servers import CONFIGURATION, Nats, put
 
-from sapwood.kernel.shards import SHARDS
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import DUPLICATES, found
+from sapwood.kernel.ports.shards import SHARDS
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.nats.bootstrap import DUPLICATES, found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
 
 LAYOUT = Layout()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import nats.errors
 import pytest
@@ -15,16 +17,21 @@ from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster import connecting, founding
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.transport import NatsTransport
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.nats import bootstrap, nats_connection
+from sapwood.runtimes.cluster.nats.transport import NatsTransport
 from sapwood.timings import Timings
+
+
+class _InOrder(Random):
+    def sample(self, population: Sequence[Any], k: int, *, counts: Iterable[int] | None = None) -> list[Any]:
+        return list(population[:k])
 
 
 async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_path: Path) -> None:
     cell = Nats(tmp_path).start().wait()
     try:
-        connection = await connecting.connect(cell.urls.split(",")[0], "test")
+        connection = await nats_connection.connect(cell.urls.split(",")[0], "test")
         assert connection.connected_url.port == cell.ports[0]
         await _until(lambda: len(connection.servers) >= cell.count)
         cell.kill(0)
@@ -38,20 +45,20 @@ async def test_a_connection_comes_back_through_servers_that_were_not_named(tmp_p
 async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_told(tmp_path: Path) -> None:
     cell = Nats(tmp_path).start().wait()
     try:
-        connection = await connecting.connect(cell.urls, "test")
+        connection = await nats_connection.connect(cell.urls, "test")
         still = cell.ports.index(connection.connected_url.port)
-        assert await connecting.answers(connection)
+        assert await nats_connection.answers(connection)
         cell.pause(still)
         asked = asyncio.ensure_future(connection.request("nobody", b"", timeout=30))
         await asyncio.sleep(0.1)
-        assert not await connecting.answers(connection)
+        assert not await nats_connection.answers(connection)
 
-        await connecting.go_elsewhere(connection)
+        await nats_connection.go_elsewhere(connection)
         with pytest.raises(nats.errors.Error):
             await asked
         await _until(lambda: connection.is_connected)
         assert cell.ports.index(connection.connected_url.port) != still
-        assert await connecting.answers(connection)
+        assert await nats_connection.answers(connection)
         await connection.close()
     finally:
         for n in range(cell.count):
@@ -62,7 +69,7 @@ async def test_a_server_that_stands_still_is_left_at_once_and_whoever_waits_is_t
 async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp_path: Path) -> None:
     cell = Nats(tmp_path).start().wait()
     try:
-        connection = await connecting.connect(cell.urls, "test")
+        connection = await nats_connection.connect(cell.urls, "test")
         still = cell.ports.index(connection.connected_url.port)
         cell.pause(still)
         transport = NatsTransport("n", connection, Names("c", Layout()))
@@ -78,23 +85,24 @@ async def test_a_server_that_stands_still_does_not_keep_a_node_from_starting(tmp
 
 
 async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_node_from_starting(
-    tmp_path: Path, one_nats: Nats, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, one_nats: Nats
 ) -> None:
-    monkeypatch.setattr("random.sample", lambda urls, count: urls)  # the mute one first
     port = free_port()
     mute = f"nats://node:node-secret@127.0.0.1:{port}"
     program = str(Path(sys.executable).with_name("nats-server"))
     options = ("-a", "127.0.0.1", "-p", str(port), "--user", "node", "--pass", "node-secret")
     server = await asyncio.create_subprocess_exec(program, *options, stderr=asyncio.subprocess.DEVNULL)
     try:
-        deaf = await connecting.connect(mute, "deaf")
+        deaf = await nats_connection.connect(mute, "deaf")
         await deaf.subscribe("$JS.API.>")
         await deaf.flush()
-        connection = await connecting.connect(f"{mute},{one_nats.urls}", "test")
+        connection = await nats_connection.connect(
+            f"{mute},{one_nats.urls}", "test", random=_InOrder()
+        )  # the mute one first
         assert connection.connected_url.port == port
         quick = Timings(nats_answer_timeout=0.5)
         async with asyncio.timeout(patience()):
-            await founding.found(connection, "mute", Layout(streams=1, replicas=1), timings=quick)
+            await bootstrap.found(connection, "mute", Layout(streams=1, replicas=1), timings=quick)
         assert connection.connected_url.port != port
         await connection.close()
         await deaf.close()
@@ -106,13 +114,13 @@ async def test_a_server_that_takes_questions_and_answers_none_does_not_keep_a_no
 async def test_a_server_that_answers_too_late_is_not_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cell = Nats(tmp_path, 1).start().wait()
     try:
-        connection = await connecting.connect(cell.urls, "test")
+        connection = await nats_connection.connect(cell.urls, "test")
         cell.pause(0)
-        assert not await connecting.answers(connection)
+        assert not await nats_connection.answers(connection)
         cell.go_on(0)
         await _until(lambda: not connection._pongs)
 
-        assert await connecting.answers(connection)
+        assert await nats_connection.answers(connection)
         assert connection.stats["reconnects"] == 0
         assert caplog.messages == []
         await connection.close()
@@ -130,7 +138,9 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 async def test_who_cannot_connect_is_told_where_and_not_the_password() -> None:
     with pytest.raises(Unavailable) as told:
-        await connecting.connect("nats://node:secret@127.0.0.1:1", "test", timings=Timings(nats_connect_timeout=0.5))
+        await nats_connection.connect(
+            "nats://node:secret@127.0.0.1:1", "test", timings=Timings(nats_connect_timeout=0.5)
+        )
 
     assert str(told.value) == "No NATS server answers at nats://127.0.0.1:1: connection refused."
 
@@ -141,22 +151,22 @@ async def test_a_wrong_password_is_told_at_once_in_one_sentence(
     never = Timings(nats_connect_timeout=3600, nats_interactive_timeout=3600)
     async with asyncio.timeout(patience()):
         with pytest.raises(UsageError) as told:
-            await connecting.connect(one_nats.urls.replace("node-secret", "wrong"), "test", timings=never)
+            await nats_connection.connect(one_nats.urls.replace("node-secret", "wrong"), "test", timings=never)
 
     where = f"nats://127.0.0.1:{one_nats.ports[0]}"
     assert str(told.value) == f"The NATS servers at {where} refused the user 'node'. Check the password."
     with pytest.raises(UsageError, match=r"need a user and a password\."):
-        await connecting.connect(where, "test")
+        await nats_connection.connect(where, "test")
     # Who is refused may be cut off before the reason was read, and asks again.
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
 
 
 async def test_a_node_that_may_only_look_is_told_which_user_it_needs(one_nats: Nats) -> None:
     quick = Timings(nats_answer_timeout=1.0)
-    connection = await connecting.connect(one_nats.urls.replace("node:node-", "watch:watch-"), "test")
+    connection = await nats_connection.connect(one_nats.urls.replace("node:node-", "watch:watch-"), "test")
     try:
         with pytest.raises(UsageError, match=r"NATS denied this to the user 'watch': .*needs a user with write access"):
-            await founding.found(connection, "unfounded", Layout(streams=1, replicas=1), timings=quick)
+            await bootstrap.found(connection, "unfounded", Layout(streams=1, replicas=1), timings=quick)
     finally:
         await connection.close()
 
@@ -164,14 +174,14 @@ async def test_a_node_that_may_only_look_is_told_which_user_it_needs(one_nats: N
 async def test_who_waits_is_told_soon_and_once(caplog: pytest.LogCaptureFixture) -> None:
     quick = Timings(nats_interactive_timeout=0.5)
     with pytest.raises(Unavailable, match="connection refused"):
-        await connecting.connect("127.0.0.1:1,nats://127.0.0.1:2", "test", in_hurry=True, timings=quick)
+        await nats_connection.connect("127.0.0.1:1,nats://127.0.0.1:2", "test", in_hurry=True, timings=quick)
     # Who is refused may be cut off before the reason was read, and asks again.
     assert [text for text in caplog.messages if "reset by peer" not in text] == []
 
 
 async def test_what_is_no_nats_server_is_refused() -> None:
     with pytest.raises(UsageError, match=r"got 'http://foo'"):
-        await connecting.connect("nats://a,http://user:secret@foo", "test")
+        await nats_connection.connect("nats://a,http://user:secret@foo", "test")
 
 
 async def test_servers_without_room_for_the_streams_are_told_of_at_once(
@@ -179,9 +189,9 @@ async def test_servers_without_room_for_the_streams_are_told_of_at_once(
 ) -> None:
     cell = Nats(tmp_path, room="2GB", stream_room="3GB").start().wait()
     try:
-        connection = await connecting.connect(cell.urls, "test")
+        connection = await nats_connection.connect(cell.urls, "test")
         with pytest.raises(UsageError, match=r"insufficient storage.*8 x NATS_STREAM_SIZE of NATS_STORE_SIZE"):
-            await founding.found(connection, "sapwood", Layout(), timings=Timings(nats_no_room_timeout=1.0))
+            await bootstrap.found(connection, "sapwood", Layout(), timings=Timings(nats_no_room_timeout=1.0))
         assert [text for text in caplog.messages if "has no room for the streams" in text] == caplog.messages
         assert len(caplog.messages) == 1
         await connection.close()

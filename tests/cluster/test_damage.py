@@ -22,17 +22,17 @@ from sapwood import Agent, App
 from sapwood.address import Address
 from sapwood.cli.cluster import told
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.chain import tree_id
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.looking import names_of
-from sapwood.runtimes.cluster.ownership import Ownership
-from sapwood.runtimes.cluster.replicas import NatsReplicas
+from sapwood.kernel.log.records import tree_id
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.cluster_status import names_of
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.copies.log_shipper import EVERY, Shipper
+from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.ops.verification import LEADER, SERVER, VerificationReport, verify
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
-from sapwood.runtimes.cluster.shipping import EVERY, Shipper
-from sapwood.runtimes.cluster.verifying import LEADER, SERVER, Verified, verify
 from sapwood.settings import Settings
 from sapwood.timings import DEFAULTS, Timings
 
@@ -120,7 +120,7 @@ class Damaged:
         for name, given in self.told.items():
             assert await self.items(node, name) == [number for number, _ in given], name
 
-    async def verify(self, *, repair: bool = False, timings: Timings = DEFAULTS) -> Verified:
+    async def verify(self, *, repair: bool = False, timings: Timings = DEFAULTS) -> VerificationReport:
         connection = await connect(self.cell.urls, "test")
         try:
             names = await names_of(connection, "sapwood")
@@ -390,7 +390,7 @@ async def test_a_tree_that_was_snapshotted_and_destroyed_comes_back_as_it_was_be
         await cluster.ship()
         await (await app.get_agent(DamagedList, "ended")).end()
         async with asyncio.timeout(patience()):
-            while await app.node.exists(root):  # noqa: ASYNC110 - nobody is told
+            while await app.node.loader.exists(root):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.1)
         # It is another one, of the same name.
         one = await app.get_agent(DamagedList, "ended")

@@ -15,17 +15,17 @@ from tests.machine import patience
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Entry, Epoch, Full
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.looking import look
-from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.nats_log import NatsLog
-from sapwood.runtimes.cluster.owners import Owner, encode
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.kernel.ports.log import Entry, Epoch, Full
+from sapwood.runtimes.cluster.base.cluster_status import look
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.base.placement import ShardOwner, encode
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_log import NatsLog
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
+from sapwood.testing.memory_log import MemoryArchive
 
 LASTING = partial(Ownership, lease=30.0, renewal=1.0, margin=0.5)
 """Nobody dies here, and who has lost a lease is refused by a full log, too."""
@@ -112,7 +112,7 @@ async def test_writes_are_refused_reads_go_on_and_all_does_when_there_is_room(ap
     await asyncio.sleep(1.5)  # until the leases say so
     troubles = (await look(connection, "sapwood")).troubles
     assert any("the log is full" in one for one in troubles), troubles
-    assert any(f"Stream {STREAM} has taken" in one for one in troubles), troubles
+    assert any(f"Stream {STREAM} uses" in one for one in troubles), troubles
 
     await give_room(connection, 4 * ROOM)
     async with asyncio.timeout(patience()):
@@ -170,7 +170,7 @@ async def test_servers_that_are_full_refuse_in_seconds_and_are_named(tmp_path: P
     try:
         names = await found(connection, "sapwood", Layout(streams=1))
         log = NatsLog(connection, names)
-        owned = {0: Epoch(1, (await put(connection, names.owner(0), encode(Owner(1, "a")))).seq)}
+        owned = {0: Epoch(1, (await put(connection, names.owner(0), encode(ShardOwner(1, "a")))).seq)}
 
         async def fill() -> None:
             for number in range(200):

@@ -16,13 +16,13 @@ from tests.unit.test_replicated import Node
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Entry, Epoch, Fenced
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster import nats_log
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.nats_log import NatsLog
+from sapwood.kernel.ports.log import Entry, Epoch, Fenced
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.nats import nats_log
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_log import NatsLog
 from sapwood.timings import Timings
 
 LAYOUT = Layout(streams=2)

@@ -14,15 +14,15 @@ from tests.machine import patience
 from tests.ports import free_port
 
 from sapwood.errors import UsageError
-from sapwood.kernel.shards import SHARDS
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.leases import NodeLease
-from sapwood.runtimes.cluster.looking import look
-from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.owners import Owner, encode
-from sapwood.runtimes.cluster.segments import Line, pack_segment, segment_key
+from sapwood.kernel.ports.shards import SHARDS
+from sapwood.runtimes.cluster.base.cluster_status import look
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.base.leases import NodeLease
+from sapwood.runtimes.cluster.base.placement import ShardOwner, encode
+from sapwood.runtimes.cluster.base.segments import SegmentLine, pack_segment, segment_key
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.testing.memory_log import MemoryArchive
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,10 @@ def monitors(cell: Nats) -> list[str]:
 async def own(connection: Any, names: Names, shards: Sequence[int], owner: str) -> None:
     for at in range(0, len(shards), 200):
         await asyncio.gather(
-            *(put(connection, names.owner(shard), encode(Owner(3, owner, "life"))) for shard in shards[at : at + 200])
+            *(
+                put(connection, names.owner(shard), encode(ShardOwner(3, owner, "life")))
+                for shard in shards[at : at + 200]
+            )
         )
 
 
@@ -94,7 +97,9 @@ async def test_what_the_archive_does_not_have_yet_is_counted(cell: Nats, node: A
     await own(node, names, [0, 8], "anna")
 
     archive = MemoryArchive()
-    await archive.put(segment_key(0, 1), pack_segment(0, 1, 2, [Line(2, time.time() - 100, names.owner(0), b"")]))
+    await archive.put(
+        segment_key(0, 1), pack_segment(0, 1, 2, [SegmentLine(2, time.time() - 100, names.owner(0), b"")])
+    )
 
     seen = await look(watch, "sapwood", archive=archive)
 
@@ -109,7 +114,7 @@ async def test_an_archive_that_another_cluster_writes_to_is_told_of(cell: Nats, 
     await own(node, names, [0], "anna")
     last = (await look(watch, "sapwood")).streams[0].last
     archive = MemoryArchive()
-    line = Line(last + 7, time.time(), names.owner(0), b"")
+    line = SegmentLine(last + 7, time.time(), names.owner(0), b"")
     await archive.put(segment_key(0, last + 1), pack_segment(0, last + 1, last + 7, [line]))
 
     seen = await look(watch, "sapwood", archive=archive)

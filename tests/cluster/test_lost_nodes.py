@@ -18,9 +18,9 @@ from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.client import connect
-from sapwood.kernel.node import TREES, tree_folder
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.owners import wished
+from sapwood.kernel.node.data_folder import TREES, tree_folder
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.placement import wished
 
 APP = f"{Path(__file__).with_name('lost_app.py')}:app"
 NAMES = ("lost", "b", "c")

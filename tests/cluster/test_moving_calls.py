@@ -14,7 +14,7 @@ from tests.machine import patience
 from sapwood import Agent
 from sapwood.address import Address
 from sapwood.errors import TimedOut, Unavailable
-from sapwood.kernel.context import deadline
+from sapwood.kernel.marshal.call import deadline
 
 
 class MovingChild(Agent):

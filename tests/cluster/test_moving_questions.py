@@ -49,6 +49,7 @@ class MovingShop(ChatAgent):
 
 
 ROOT = Address.root_of("MovingShop", "s")
+NOT_OPEN = "This question is not open, or has changed since it was shown. Reload it."
 BELOW = [{"type": "MovingBuyer", "name": "agent-tool:c1"}, {"type": "MovingPayer", "name": "agent-tool:c1"}]
 
 
@@ -86,7 +87,7 @@ async def test_a_socket_that_moved_is_told_that_a_question_was_answered(three: C
     late = {"type": "cf_agent_tool_approval", "toolCallId": "k", "approved": False, "path": BELOW}
     client.say(json.dumps(late))
     refused = await questions(client)
-    assert (refused["questions"], refused["refused"]["reason"]) == ([], "This question is not open.")
+    assert (refused["questions"], refused["refused"]["reason"]) == ([], NOT_OPEN)
     assert (await shop.turns.wait("t")).text == "done"
     await client.leave()
 

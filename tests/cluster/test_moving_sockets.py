@@ -14,7 +14,7 @@ from tests.machine import patience
 
 from sapwood import Agent, App, Connection
 from sapwood.address import Address
-from sapwood.kernel.ports import Moved
+from sapwood.kernel.ports.placement import Moved
 
 SEEN: list[str] = []
 

@@ -19,13 +19,14 @@ from tests.machine import patience
 
 from sapwood import Agent, App, expose
 from sapwood.errors import Quarantined, Unavailable
-from sapwood.kernel.shards import shard_of
-from sapwood.kernel.watchdog import STRIKES
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.ownership import LEAVING, Ownership
+from sapwood.kernel.actors.quarantine import STRIKES
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
+from sapwood.runtimes.cluster.ownership.shard_moves import LEAVING
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
+from sapwood.testing.memory_log import MemoryArchive
 from sapwood.types import Address
 
 LEASE = 6.0
@@ -275,13 +276,13 @@ async def test_a_tree_is_held_back_for_what_it_did_to_any_node_until_it_is_relea
             (tmp_path / node / STRIKES).write_text(f'{{"root": "NodesDiary:d", "at": {at}}}')
         for node in "abc":
             await nodes.start(node, strikes=2)
-        await seen(lambda: all(app.node.held_back(DIARY) for app in nodes.apps.values()))
+        await seen(lambda: all(app.node.loader.held_back(DIARY) for app in nodes.apps.values()))
         with pytest.raises(Quarantined):
             await nodes.apps["c"].get_agent(NodesDiary, "d")
 
         nodes.apps["c"].release(NodesDiary, "d")
 
-        await seen(lambda: not any(app.node.held_back(DIARY) for app in nodes.apps.values()))
+        await seen(lambda: not any(app.node.loader.held_back(DIARY) for app in nodes.apps.values()))
         await (await nodes.apps["a"].get_agent(NodesDiary, "d")).write("one")
         await seen(lambda: all("released" in (tmp_path / node / STRIKES).read_text() for node in "ab"))
         await nodes.stop("c")

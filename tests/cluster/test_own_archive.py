@@ -17,14 +17,14 @@ from tests.cluster.servers import S3, Nats
 
 from sapwood import Agent, App
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect, disconnect
-from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.own_archive import ID, claim_archive
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.copies.archive_identity import ID, claim_archive
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.nats.nats_connection import connect, disconnect
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
 from sapwood.settings import Settings
+from sapwood.testing.memory_log import MemoryArchive
 
 QUICK = partial(Ownership, lease=6.0, renewal=1.0, margin=0.5)
 STREAMS = 1

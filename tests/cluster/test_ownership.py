@@ -16,9 +16,9 @@ from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.errors import PathSegment, UsageError
-from sapwood.runtimes.cluster.leases import NodeLease
-from sapwood.runtimes.cluster.nats_owners import Held
-from sapwood.runtimes.cluster.owners import Owner, wished
+from sapwood.runtimes.cluster.base.ground import Held
+from sapwood.runtimes.cluster.base.leases import NodeLease
+from sapwood.runtimes.cluster.base.placement import ShardOwner, wished
 from sapwood.timings import DEFAULTS, Timings
 
 LEASE = 3.0
@@ -339,7 +339,7 @@ async def test_of_several_who_want_the_same_shards_each_gets_those_that_the_othe
         places = {shard: held.sequence for shard, held in (await a.ground.read(range(200))).items()}
 
         def wishes(node: str, shards: range) -> dict[int, Held]:
-            return {shard: Held(places[shard], Owner(2, node, node)) for shard in shards}
+            return {shard: Held(places[shard], ShardOwner(2, node, node)) for shard in shards}
 
         x, y = await asyncio.gather(
             a.ground.write(wishes("x", range(120))), a.ground.write(wishes("y", range(80, 200)))
@@ -355,7 +355,7 @@ async def test_an_owner_that_is_asked_whether_it_knows_what_was_taken_does(nats:
         epoch = a.ownership.epoch_of(7)
         assert epoch is not None
         assert not await a.ground.ask("a", [7], "taken")
-        await a.ground.write({7: Held(epoch.sequence, Owner(epoch.number + 1, "x", "x"))})
+        await a.ground.write({7: Held(epoch.sequence, ShardOwner(epoch.number + 1, "x", "x"))})
 
         assert await a.ground.ask("a", [7], "taken")
         assert a.notes.lost_shards == {7}

@@ -23,10 +23,10 @@ from websockets.asyncio.client import connect as dial
 from websockets.exceptions import ConnectionClosed
 
 from sapwood.client import connect
-from sapwood.kernel.sockets import SETTLED
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect as join
-from sapwood.runtimes.cluster.owners import decode
+from sapwood.kernel.actors.sockets import SETTLED
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.base.placement import decode
+from sapwood.runtimes.cluster.nats.nats_connection import connect as join
 
 NAMES = ("a", "b", "c")
 APP = f"{Path(__file__).with_name('rolling_app.py')}:app"

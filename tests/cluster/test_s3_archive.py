@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.servers import S3
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
 from sapwood.timings import Timings
 
 

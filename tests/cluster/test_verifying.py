@@ -16,21 +16,21 @@ from tests.unit.logged_trees import Place, a_root
 
 from sapwood.cli.cluster import told
 from sapwood.errors import Unavailable
-from sapwood.kernel.chain import tree_id
-from sapwood.kernel.ports import Entry, Epoch
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.looking import look
-from sapwood.runtimes.cluster.nats_log import NatsLog
-from sapwood.runtimes.cluster.owners import Owner, encode
-from sapwood.runtimes.cluster.repairing import refill
-from sapwood.runtimes.cluster.replicas import NatsReplicas
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
-from sapwood.runtimes.cluster.segments import SEGMENTS
-from sapwood.runtimes.cluster.shipping import Shipper
-from sapwood.runtimes.cluster.verifying import SERVER, Verified, verify
+from sapwood.kernel.log.records import tree_id
+from sapwood.kernel.ports.log import Entry, Epoch
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.cluster_status import look
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.base.placement import ShardOwner, encode
+from sapwood.runtimes.cluster.base.segments import SEGMENTS
+from sapwood.runtimes.cluster.copies.log_shipper import Shipper
+from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.nats.nats_log import NatsLog
+from sapwood.runtimes.cluster.ops.repair import refill
+from sapwood.runtimes.cluster.ops.verification import SERVER, VerificationReport, verify
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ class Stored:
 
     async def write(self) -> None:
         for shard in {shard_of(root) for root in self.roots}:
-            answer = await put(self.connection, self.names.owner(shard), encode(Owner(1, "")))
+            answer = await put(self.connection, self.names.owner(shard), encode(ShardOwner(1, "")))
             self.owned[shard] = Epoch(1, answer.seq)
         place = Place(self.folder / "node", self.log, self.archive, self.owned, park_after=0.0)
         for number, root in enumerate(self.roots):
@@ -74,7 +74,7 @@ class Stored:
             for root in self.roots
         }
 
-    async def verify(self, *, repair: bool = False) -> Verified:
+    async def verify(self, *, repair: bool = False) -> VerificationReport:
         return await verify(self.connection, self.names, self.archive, repair=repair)
 
 
@@ -156,6 +156,7 @@ async def test_copies_are_not_made_anew_while_a_server_is_away(stored: Stored) -
     assert info.config.num_replicas == 3
 
 
+@pytest.mark.nightly
 async def test_a_repair_that_was_interrupted_is_seen_and_finished(stored: Stored) -> None:
     streams = stored.connection.jetstream(timeout=10)
     info = await streams.stream_info(stored.names.stream(0))
@@ -169,6 +170,7 @@ async def test_a_repair_that_was_interrupted_is_seen_and_finished(stored: Stored
     assert not any("replicas" in one for one in (await look(stored.connection, "sapwood")).troubles)
 
 
+@pytest.mark.nightly
 async def test_a_message_of_somebody_who_is_not_the_owner_is_found(stored: Stored) -> None:
     root = stored.roots[3]
     entry = Entry(shard_of(root), tree_id(root), b"not a message of anybody's", "strange")
@@ -205,11 +207,12 @@ async def test_the_command_says_what_it_found(stored: Stored, tmp_path: Path) ->
     assert msgspec.json.decode(said)["trees"] == 20
 
 
+@pytest.mark.nightly
 async def test_all_trees_are_listed_whether_in_the_log_or_parked(stored: Stored, tmp_path: Path) -> None:
     parked = set(stored.roots[:3])
     place = Place(tmp_path / "node", stored.log, stored.archive, stored.owned, park_after=0.0)
     for _ in range(2):
-        await place.keeper.sweep(
+        await place.keeper.idle_trees.sweep(
             {tree_id(root) for root in stored.roots if root not in parked}, {shard_of(root) for root in parked}
         )
     process = await asyncio.create_subprocess_exec(

@@ -15,8 +15,8 @@ from tests.cluster.versions_app import VersionedBook
 from sapwood.address import Address
 from sapwood.client import connect
 from sapwood.errors import Unavailable
-from sapwood.kernel.shards import shard_of
-from sapwood.runtimes.cluster.owners import wished
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.runtimes.cluster.base.placement import wished
 
 APP = f"{Path(__file__).with_name('versions_app.py')}:app"
 BOOKS = [f"b{n}" for n in range(12)]

@@ -25,14 +25,14 @@ from tests.servers import Server
 
 from sapwood import App
 from sapwood.errors import UsageError
-from sapwood.runs.pacing import Part
+from sapwood.runs.execution.driver import DrivenWork
 from sapwood.testing import World, world
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
     from sapwood.drivers.temporal import TemporalDriver
-    from sapwood.drivers.temporal.workflow import Driven
+    from sapwood.drivers.temporal.messages import Driven
 
 PATIENCE = 0.6
 """What `World.settled` waits for a step that Temporal has to ask for first."""
@@ -168,11 +168,11 @@ class Place:
         driver, begun = TemporalDriver(self._target, token=TOKEN, queue=self._queue), set[str]()
         driven, state, now = driver.driven, driver.state, datetime.now(UTC)
 
-        def noted(part: Part) -> Driven:
+        def noted(part: DrivenWork) -> Driven:
             begun.add((found := driven(part)).workflow)
             return found
 
-        async def of_this_test(part: Part, since: datetime | None = None) -> str | None:
+        async def of_this_test(part: DrivenWork, since: datetime | None = None) -> str | None:
             # Of the test before, whose workflows were ended, agents may have had the same names.
             return await state(part, since or now)
 

@@ -20,8 +20,8 @@ from tests.machine import patience
 from sapwood import Agent, App, ChatAgent, RemoteSubAgent, Run, agent, remote_agent_tool
 from sapwood.address import kebab
 from sapwood.auth import ApiKeys
-from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.served import Served as ServedRuns
+from sapwood.runs.dispatch.results import Outcomes
+from sapwood.runs.execution.executor import RunExecutor as ServedRuns
 from sapwood.testing import ScriptedModel
 from sapwood.testing import text as says
 from sapwood.timings import DEFAULTS, Timings

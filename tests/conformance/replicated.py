@@ -16,16 +16,18 @@ from typing import Any
 from sapwood import App
 from sapwood.address import Address
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.node import TREES, Node
-from sapwood.kernel.ports import Commit, Epoch, Gate
-from sapwood.kernel.shards import SHARDS
-from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+from sapwood.kernel.node.data_folder import TREES
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.durability import Commit, Gate
+from sapwood.kernel.ports.log import Epoch
+from sapwood.kernel.ports.shards import SHARDS
 from sapwood.runtimes.cluster.runtime import Member, Ways, hold, make_member
 from sapwood.runtimes.local import COPIES
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
+from sapwood.testing.memory_log import MemoryArchive, MemoryLog
 from sapwood.testing.world import World, lived, running
 from sapwood.timings import DEFAULTS, Timings
 
@@ -156,7 +158,7 @@ class Replicated(World):
         if super()._is_flushing():
             return True
         with contextlib.suppress(UsageError):  # not running
-            return bool(self.node._bringing)
+            return bool(self.node.loader.is_loading)
         return False
 
     async def crash(self) -> None:

@@ -15,7 +15,7 @@ from tests.conformance.worlds import Probe, Run, happens, until
 from tests.machine import patience
 
 from sapwood import After, Agent, App, Every, Limits, NotFound, Settings, Unavailable, agent
-from sapwood.kernel.alarms import FILE
+from sapwood.kernel.alarms.index_file import FILE
 from sapwood.testing import World
 from sapwood.types import Address
 
@@ -31,7 +31,7 @@ def opened(world: World) -> list[str]:
 
 def entries(world: World, name: str = "root") -> list[tuple[str, float]]:
     """Return what the index of a tree says: who is due, and when."""
-    return world.node.tree(Address.root_of("Planner", name)).alarms.due(float("inf"), (-float("inf"), ""), 100)
+    return world.node.loader.tree(Address.root_of("Planner", name)).alarms.due(float("inf"), (-float("inf"), ""), 100)
 
 
 async def test_a_restart_opens_the_trees_that_are_due_and_no_other(run: Run, probe: Probe) -> None:
@@ -220,7 +220,7 @@ async def test_an_entry_whose_owner_is_gone_is_removed_without_harm(run: Run, pr
         root = await planner(world, 0)
         await root.after(10, "mine")
         await world.clock.advance(0)
-        tree = world.node.tree(address())
+        tree = world.node.loader.tree(address())
         for depth in (1, 2):
             tree.alarms.earlier(address(depth), tree.root, world.clock.now() + 10, 0)
 
@@ -355,7 +355,7 @@ class AlarmedTwig(Agent):
 @contextlib.contextmanager
 def renamed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the classes known under new type ids, as after a deploy of a program with other names."""
-    from sapwood.kernel.classes import known
+    from sapwood.kernel.marshal.agent_class import known
 
     with monkeypatch.context() as changed:
         for cls, new in ((AlarmedElm, "Ulmus"), (AlarmedTwig, "Ramus")):
@@ -384,7 +384,7 @@ async def test_a_renamed_class_is_woken_under_its_new_name_and_loses_no_schedule
             await world.clock.advance(timedelta(seconds=10))
 
             assert probe.log == ["Ulmus:e/Ramus:t" if child else "Ulmus:e"] * 3
-            tree = world.node.tree(Address.root_of("Ulmus", "e"))
+            tree = world.node.loader.tree(Address.root_of("Ulmus", "e"))
             assert [owner for owner, _ in tree.alarms.due(float("inf"), (-1.0, ""), 9)] == probe.log[:1]
             assert world.node.alarms.stored(Address.root_of("AlarmedElm", "e")) is None
             await world.app.__aexit__()

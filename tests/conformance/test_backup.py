@@ -16,8 +16,8 @@ from tests.machine import patience
 
 from sapwood import Agent, App, NotFound, Settings, Unavailable
 from sapwood.errors import Quarantined, UsageError
-from sapwood.kernel import backup
-from sapwood.kernel.node import RESTORED, roots_in, tree_folder
+from sapwood.kernel.node import backup
+from sapwood.kernel.node.data_folder import RESTORED, roots_in, tree_folder
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 from sapwood.types import Address
@@ -100,7 +100,7 @@ async def test_more_commits_than_a_checkpoint_waits_for_do_not_spoil_a_backup(ru
     async with run(Library) as world:
         library = await world.get_agent(Library, "l")
         await library.put(0)
-        tree = world.node.tree(next(roots_in(world.data)))
+        tree = world.node.loader.tree(next(roots_in(world.data)))
 
         with tree.kept_still():
             before = (tree.folder / "root.db").read_bytes()
@@ -149,6 +149,23 @@ async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_pat
 
 
 @pytest.mark.slow
+async def test_all_trees_or_one_are_verified_while_they_run(run: Run) -> None:
+    async with run(Library) as world:
+        for name in "ab":
+            for number in range(3):
+                await (await world.get_agent(Library, name)).put(number)
+
+        report = await backup.verify(world.node, None)
+        one = await backup.verify(world.node, Address.root_of("Library", "b"))
+        with pytest.raises(NotFound, match="has no data"):
+            await backup.verify(world.node, Address.root_of("Library", "nobody"))
+
+        assert (report.trees, report.damaged, report.odd) == (2, [], [])
+        assert (one.trees, one.is_whole) == (1, True)
+        assert not [name for name in folders(world) if "." in name]  # no copy is left
+
+
+@pytest.mark.slow
 async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_stays_there(
     run: Run, tmp_path: Path
 ) -> None:
@@ -166,7 +183,7 @@ async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_s
         with pytest.raises(Quarantined):
             await world.get_agent(Library, "a")
         world.node.strikes.release(root := Address.root_of("Library", "a"))
-        await until(lambda: world.node.held_back(root) is None)  # other nodes are told
+        await until(lambda: world.node.loader.held_back(root) is None)  # other nodes are told
         assert await (await world.get_agent(Library, "a")).shelved() == [1]
 
 
@@ -416,7 +433,7 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
 async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
     async with asyncio.timeout(patience()), run(Library) as world:
         library = await one_book(world, tmp_path)
-        tree = world.node.tree(next(roots_in(world.data)))
+        tree = world.node.loader.tree(next(roots_in(world.data)))
         with tree.kept_still():  # as by a backup: the restore has to wait
             restore = asyncio.create_task(world.app.restore(tmp_path, Library, "l"))
             await happens(lambda: tree.destroyed is not None)
@@ -474,7 +491,7 @@ async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end
         await one_book(world, tmp_path)
         await world.restart()
         library = await world.get_agent(Library, "l")
-        tree = world.node.tree(next(roots_in(world.data)))
+        tree = world.node.loader.tree(next(roots_in(world.data)))
         await happens(lambda: world.node.gate.is_quiet(tree.databases["root"]))
         slow_disk.clear()
         writing = asyncio.create_task(library.put(3))

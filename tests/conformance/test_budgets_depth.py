@@ -13,7 +13,7 @@ from tests.conformance.errands import Bench
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Run, tool
-from sapwood.chat.estimating import OVERHEAD
+from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.testing import ScriptedModel, World, call, text
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from sapwood import (
     deadline,
     with_options,
 )
-from sapwood.errors import Aborted, CircuitOpen, Crashed, Gated, KeyReused, NotCopyable, UsageError
+from sapwood.errors import Aborted, CircuitOpen, Crashed, KeyReused, NotCopyable, UsageError
 from sapwood.testing import World
 from sapwood.timings import Timings
 
@@ -562,7 +562,6 @@ async def test_each_attempt_may_call_back(run: Run, bank: Bank) -> None:
         assert heard == ["told", "told"]
 
 
-@pytest.mark.core("workers", "cluster")
 async def test_a_call_that_outlives_the_process_of_its_agent_is_made_again(run: Run, bank: Bank) -> None:
     async with run(Till, deps=bank) as world:
         one = with_options(await till(world, 1), idempotency_key="k", retry=STEADY)
@@ -734,7 +733,7 @@ async def test_each_failure_of_a_child_says_whose_it_is_and_whether_to_retry(run
         path = (("Till", "r"), ("Till", "t0"), ("Till", "t1"), ("Till", "t2"))
 
         raised: dict[type[SapwoodError], SapwoodError] = {}
-        for error in (KeyError("own"), OverLimit("full"), Gated("not you"), Unavailable("gone")):
+        for error in (KeyError("own"), OverLimit("full"), Unavailable("gone")):
             bank.errors = [error]
             with pytest.raises(SapwoodError) as caught:
                 await child.charge()
@@ -756,4 +755,4 @@ async def test_each_failure_of_a_child_says_whose_it_is_and_whether_to_retry(run
             assert getattr(error, "path", ()) == path, kind
             assert error.retryable is (kind in (TimedOut, Unavailable)), kind
             assert isinstance(error, ChildFailed | Unavailable)
-        assert len({error.code for error in raised.values()}) == 7
+        assert len({error.code for error in raised.values()}) == 6

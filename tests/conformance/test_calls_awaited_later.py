@@ -10,7 +10,7 @@ from tests.conformance.runtimes import running
 from tests.machine import patience
 
 from sapwood import Agent, App, TimedOut, current_agent, deadline
-from sapwood.kernel.context import current
+from sapwood.kernel.marshal.call import current
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

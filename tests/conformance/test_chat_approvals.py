@@ -37,6 +37,9 @@ from sapwood import Agent, Question, Refused, TimedOut, deadline, tool
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, call, calls, text
 
+QUESTIONS = "sapwood_questions"
+NOT_OPEN = "This question is not open, or has changed since it was shown. Reload it."
+
 
 class Paying(Talking):
     log: list[Any]
@@ -361,6 +364,33 @@ async def test_only_a_call_that_waits_for_a_person_can_be_approved() -> None:
         await tool_result(client, "c1", "beep!")
 
         assert (await done(client, "r1-1"))["outcome"] == "completed"
+
+
+async def test_an_answer_to_another_question_than_is_open_is_refused_in_one_form_everywhere() -> None:
+    cls = paying(call("pay", id="p", amount=5), text("fine"))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        agent = await one.world.get_agent(cls, "t")
+        await say(client, "r1", "pay")
+        await done(client, "r1")
+        (question,) = await agent.questions.list()
+        other = Question.about("p", "pay", {"amount": 500}, "approval")
+        client.frames.clear()
+
+        frame = {"type": "cf_agent_tool_approval", "toolCallId": "p", "approved": True, "digest": other.digest}
+        await client.send(frame)
+        told = await client.until(lambda frame: type_of(frame) == QUESTIONS)
+        shown = await client.until(lambda frame: type_of(frame) == MESSAGES)
+        body = json.dumps({"id": "p", "approved": True, "digest": other.digest}).encode()
+        posted = await one.site.http(f"{TALKER}/questions", method="POST", body=body)
+
+        assert not await agent.questions.approve(other)
+        assert told["refused"] == {"id": "p", "reason": NOT_OPEN}
+        assert [one["digest"] for one in told["questions"]] == [question.digest]
+        assert parts_of(shown["messages"][-1], "p")["state"] == "approval-requested"
+        assert (posted.status, posted.json()) == (409, {"answered": False, "refused": NOT_OPEN})
+        assert cls.log == []
+        assert await agent.questions.approve(question)
 
 
 async def test_no_client_says_what_came_of_a_tool_of_the_agent_s_own() -> None:

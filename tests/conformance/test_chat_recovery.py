@@ -484,7 +484,7 @@ async def answer_beep(agent: Any, client: Any, transcript: list[Any]) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_crash_while_an_approval_is_asked_for_asks_for_it_again() -> None:
     class Paying(Talking):
         log: list[int]

@@ -43,7 +43,7 @@ from tests.conformance.chats import (
 from tests.conformance.served import type_of
 from tests.conformance.worlds import Run, until
 
-from sapwood import tool
+from sapwood import current_step_key, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 
 BEEP = {"name": "beep", "description": "Beeps.", "parameters": {"type": "object", "properties": {}}}
@@ -107,6 +107,35 @@ async def test_tools_are_methods_and_functions_and_the_model_is_told_what_they_r
         assert threads
         assert threads[0] != threading.get_ident()
         check_history(json.loads(await agent.seen_by_model()))
+
+
+def key_in_thread() -> str:
+    """Return the key of this call."""
+    return current_step_key()
+
+
+async def test_each_tool_call_has_a_key_of_its_own_also_in_a_thread(run: Run) -> None:
+    class Keyed(Handy):
+        @tool
+        async def key(self) -> str:
+            """Return the key of this call."""
+            first = current_step_key()
+            assert first == await self.in_thread(key_in_thread)
+            return first
+
+    model = ScriptedModel(
+        calls(call("key", id="a"), call("key", id="b"), call("key_in_thread", id="c")),
+        text("done"),
+    )
+    cls = talker(model, base=Keyed, log=[], tools=[key_in_thread])
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        assert (await agent.send("go")).text == "done"
+        _, answer = await agent.conversation.messages()
+
+    keys = {parts_of(answer, id)["output"] for id in "abc"}
+    assert len(keys) == 3
+    assert {len(key) for key in keys} == {32}
 
 
 def test_a_plain_method_may_be_a_tool_and_nobody_is_warned() -> None:

@@ -368,6 +368,22 @@ async def test_the_model_goes_on_with_its_last_answer() -> None:
         assert len(model.asked) == 2
 
 
+async def test_the_model_goes_on_after_it_was_stopped() -> None:
+    model = ScriptedModel(text("half", gate=asyncio.Event()), text(" and half"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.turns.start("hi")
+        await until(lambda: bool(model.asked))
+        assert await agent.turns.cancel()
+        assert (await agent.turns.wait(first.id)).status == "cancelled"
+
+        turn = await agent.turns.continue_last()
+
+        assert (turn.status, turn.reason) == ("completed", None)
+        assert turn.text.endswith(" and half")
+
+
 async def test_the_model_goes_on_after_an_error_without_saying_anything_twice() -> None:
     model = ScriptedModel(call("look", id="c1"), fails(RuntimeError("cut")), text("a tree"))
     cls = talker(model, base=Looking)
@@ -419,6 +435,19 @@ async def test_a_turn_cannot_wait_for_the_one_after_it(run: Run) -> None:
 
         assert turn.status == "completed"
         assert "cannot wait" in await agent.seen_by_model()
+
+
+async def test_a_fiber_of_any_key_can_wait_for_a_turn(run: Run) -> None:
+    class Reminding(Talking):
+        async def begin(self) -> str:
+            return await self.start_fiber("turn the lights off", self.remind).result()
+
+        async def remind(self) -> str:
+            return (await self.send("the lights")).text
+
+    cls = talker(ScriptedModel(text("off")), base=Reminding)
+    async with run(cls) as world:
+        assert await (await world.get_agent(cls, "t")).begin() == "off"
 
 
 async def test_a_question_is_asked_again_without_the_answer_it_had() -> None:

@@ -13,7 +13,7 @@ from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, expose
-from sapwood.agent import HOOKS, SETTINGS
+from sapwood.agent_checks import HOOKS, SETTINGS
 from sapwood.errors import UsageError
 
 

@@ -259,7 +259,7 @@ async def test_a_stored_call_that_no_longer_fits_the_program_is_a_dead_letter_an
 
 def change(changed: pytest.MonkeyPatch, now: Callable[..., Any] | None) -> None:
     """Have `act` be something else, as after a deploy."""
-    from sapwood.kernel.classes import Method, known
+    from sapwood.kernel.marshal.agent_class import Method, known
 
     kind = known(Changing)
     changed.setattr(kind, "methods", dict(kind.methods))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.storage
 
 def databases(world: World) -> int:
     """Return how many agents have a file."""
-    return len(list(world.data.rglob("*.db")))
+    return len(list((world.data / "trees").rglob("*.db")))
 
 
 @pytest.mark.promise("A-31", "A-35", "A-58", "A-225", "CF-19", "CF-30")

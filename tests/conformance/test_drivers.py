@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from tests.machine import patience
 
 from sapwood import App, ChatAgent
-from sapwood.kernel.node import Node
-from sapwood.runs.pacing import Driving, Part
+from sapwood.kernel.node.node import Node
+from sapwood.runs.execution.driver import DrivenWork, NodeDriver
 from sapwood.testing import ScriptedModel, running, text
 
 if TYPE_CHECKING:
-    from sapwood.web.asgi import ASGI
+    from sapwood.web.asgi_types import ASGI
 
 
 class HandPace:
     """Lets a step begin when the test says so."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: DrivenWork) -> None:
         self.part = part
         self.told: list[tuple[str, bool]] = []
         self.asks: Future[None] | None = None
@@ -51,7 +51,7 @@ class HandDriver:
         self.changed = asyncio.Event()
 
     async def start(self, node: Node) -> None:
-        node.shared(Driving).driver = self
+        node.shared(NodeDriver).driver = self
 
     async def stop(self) -> None:
         pass
@@ -61,12 +61,12 @@ class HandDriver:
         raise NotImplementedError
 
     @contextmanager
-    def pacing(self, part: Part) -> Generator[HandPace, None, None]:
+    def pacing(self, part: DrivenWork) -> Generator[HandPace, None, None]:
         self.paces.append(HandPace(part))
         self.changed.set()
         yield self.paces[-1]
 
-    async def over(self, part: Part, status: str) -> None:
+    async def over(self, part: DrivenWork, status: str, reason: str | None = None) -> None:
         self.ended.append((part.id, status))
 
     async def paced(self, n: int) -> HandPace:

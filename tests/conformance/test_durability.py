@@ -147,10 +147,15 @@ async def test_what_cannot_be_synced_for_want_of_descriptors_is_told_and_shown_t
     ):
         tally = await world.get_agent(Tally, "t")
 
-        with pytest.raises(Unavailable, match="Too many open files"):
+        with pytest.raises(Unavailable, match="too many open files"):
             await tally.mark(1)
-        with pytest.raises(Unavailable, match="Too many open files"):
+        with pytest.raises(Unavailable, match="too many open files"):
             await tally.count()
+
+        monkeypatch.undo()
+        assert await tally.count() == 1
+        await world.crash()
+        assert await (await world.get_agent(Tally, "t")).count() == 1
 
 
 @pytest.mark.realtime("a disk that is slow really: writers have to overtake it")

@@ -16,8 +16,8 @@ from tests.machine import patience
 
 from sapwood import Agent, App, Limits, NotFound, Settings, TimedOut, Unavailable, deadline
 from sapwood.errors import Aborted, Crashed, StoredDataError, UsageError
-from sapwood.kernel.node import roots_in
-from sapwood.kernel.tree import Tree
+from sapwood.kernel.node.data_folder import roots_in
+from sapwood.kernel.trees.tree import Tree
 from sapwood.storage.database import Database
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
@@ -26,10 +26,11 @@ ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELE
 
 
 class NoRoom:
-    """The connection of a database; its next commit fails as on a broken disk."""
+    """The connection of a database; its next commit fails."""
 
-    def __init__(self, below: Any) -> None:
+    def __init__(self, below: Any, error: apsw.Error) -> None:
         self._below = below
+        self._error = error
         self.failed = False
 
     def __getattr__(self, name: str) -> Any:
@@ -38,16 +39,17 @@ class NoRoom:
     def execute(self, sql: str, *args: Any, **kwargs: Any) -> Any:
         if sql == "COMMIT" and not self.failed:
             self.failed = True
-            raise apsw.IOError("disk I/O error")
+            raise self._error
         return self._below.execute(sql, *args, **kwargs)
 
 
-def fail_next_commit(database: Database) -> None:
-    database._connection = NoRoom(database._connection)  # pyright: ignore[reportAttributeAccessIssue]
+def fail_next_commit(database: Database, error: apsw.Error | None = None) -> None:
+    error = error or apsw.IOError("disk I/O error")
+    database._connection = NoRoom(database._connection, error)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def only_tree(world: World) -> Tree:
-    return world.node.tree(next(roots_in(world.data)))
+    return world.node.loader.tree(next(roots_in(world.data)))
 
 
 def databases(world: World) -> set[str]:

@@ -11,7 +11,7 @@ from tests.conformance.worlds import Run
 
 import sapwood.errors
 from sapwood import Agent, ChildFailed, NotFound, OverLimit, Refused, SapwoodError, TimedOut, Unavailable
-from sapwood.errors import Aborted, Crashed, Gated, UsageError
+from sapwood.errors import Aborted, Crashed, UsageError
 from sapwood.types import PathSegment
 
 
@@ -292,7 +292,7 @@ def test_no_two_errors_share_a_code() -> None:
     assert len({kind.code for kind in KINDS}) == len(KINDS)
 
 
-@pytest.mark.parametrize("kind", [Crashed, Aborted, TimedOut, OverLimit, NotFound, Gated])
+@pytest.mark.parametrize("kind", [Crashed, Aborted, TimedOut, OverLimit, NotFound])
 def test_every_way_a_child_fails_has_its_path(kind: type[ChildFailed]) -> None:
     error = kind("why", path=(PathSegment("Root", "r"), PathSegment("Child", "c")))
 

@@ -16,8 +16,8 @@ from tests.conformance.served import Served, served
 
 from sapwood import Agent, App, expose
 from sapwood.auth import User
-from sapwood.kernel import method_schemas
-from sapwood.kernel.classes import known
+from sapwood.kernel.marshal import method_schemas
+from sapwood.kernel.marshal.agent_class import known
 from sapwood.types import PathSegment
 
 SECRET = "s3cret-value"

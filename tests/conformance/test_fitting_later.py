@@ -26,12 +26,12 @@ class Alarm(Agent):
 async def test_a_cron_in_a_time_zone_that_the_machine_does_not_know_waits_until_it_does(run: Run, probe: Probe) -> None:
     async with run(Alarm, deps=probe) as world:
         await (await world.get_agent(Alarm, "a")).set()
-        database = world.node.tree(Address.root_of("Alarm", "a")).root
+        database = world.node.loader.tree(Address.root_of("Alarm", "a")).root
         database.execute(ZONE % "Mars/Olympus")
 
         await world.clock.advance(12 * MINUTE)
         assert probe.log == []
 
-        world.node.tree(Address.root_of("Alarm", "a")).root.execute(ZONE % "Europe/Berlin")
+        world.node.loader.tree(Address.root_of("Alarm", "a")).root.execute(ZONE % "Europe/Berlin")
         await world.clock.advance(12 * MINUTE)
         assert 8 <= len(probe.log) <= 12

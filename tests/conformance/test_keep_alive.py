@@ -83,11 +83,11 @@ async def test_a_block_holds_the_tree_as_long_as_it_runs_and_blocks_nest(run: Ru
         async def nested(me: Worker) -> None:
             with me.keep_alive():
                 with me.keep_alive():
-                    seen.append(len(world.node.tree(me.address).kept_awake))
+                    seen.append(len(world.node.loader.tree(me.address).kept_awake))
                 with me.keep_alive():
-                    seen.append(len(world.node.tree(me.address).kept_awake))
-                seen.append(len(world.node.tree(me.address).kept_awake))
-            seen.append(len(world.node.tree(me.address).kept_awake))
+                    seen.append(len(world.node.loader.tree(me.address).kept_awake))
+                seen.append(len(world.node.loader.tree(me.address).kept_awake))
+            seen.append(len(world.node.loader.tree(me.address).kept_awake))
 
         await bench.within(await worker(world, depth), nested)
 

@@ -9,9 +9,9 @@ import pytest
 from tests.conformance.worlds import Run
 
 from sapwood import Agent, ChatAgent
-from sapwood.agent import RESERVED
+from sapwood.agent_checks import RESERVED
 from sapwood.errors import NoSuchMethod, UsageError
-from sapwood.kernel.namespace import Namespace
+from sapwood.kernel.marshal.namespace import Namespace
 
 
 def names_of(cls: type[Agent[Any]]) -> tuple[set[str], set[str]]:

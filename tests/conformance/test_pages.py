@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from tests.conformance.serving import Site, serving
 
 from sapwood import Agent, App, Settings
-from sapwood.cli.serving import page_paths
+from sapwood.cli.http_servers import page_paths
 from sapwood.errors import UsageError
 
 

@@ -19,7 +19,7 @@ from tests.machine import patience
 from sapwood import Agent, App, ChatAgent, Limits, Question, Refused, SapwoodError, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import InvalidArguments, UsageError
-from sapwood.runs.decisions import Decisions
+from sapwood.runs.tables.decisions import Decisions
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.types import PathSegment
 
@@ -448,7 +448,7 @@ async def test_over_http_only_users_with_the_role_see_and_answer_the_question() 
         refused = await post(one, "bob", id=question.id, output="yes")
         assert (refused.status, refused.json()["answered"]) == (403, False)
         assert (await post(one, "ann", id=question.id, output="perhaps")).status == 400
-        assert (await post(one, "ann", id=question.id, output="yes", digest="0")).status == 403
+        assert (await post(one, "ann", id=question.id, output="yes", digest="0")).status == 409
         taken = await post(one, "ann", id=question.id, output="yes", digest=question.digest)
         assert (taken.status, taken.json()) == (200, {"answered": True})
         assert (await post(one, "ann", id=question.id, output="no")).status == 409
@@ -522,13 +522,13 @@ async def test_an_answer_that_the_fiber_could_not_store_is_refused() -> None:
             return await one.site.http("/agents/asks/a/questions", method="POST", body=body)
 
         refused = await send(10**30)
-        assert refused.status == 400
-        assert b"`n` in it is an integer of more than 64 bits" in refused.body
+        assert (refused.status, refused.json()["answered"]) == (400, False)
+        assert "`n` in it is an integer of more than 64 bits" in refused.json()["refused"]
         assert (await send(2**63)).status == 200
         assert await agent.outcome() == {"n": 2**63}
 
 
-async def test_an_answer_that_is_too_large_is_refused_in_a_frame() -> None:
+async def test_an_answer_that_is_too_large_is_refused_with_the_same_sentence_in_a_frame_and_over_http() -> None:
     async with served(App(agents=[Asks], deps=Bench()), limits=Limits(payload_bytes=5000)) as one:
         agent = await one.world.get_agent(Asks, "a")
         await agent.begin("denied")
@@ -538,6 +538,9 @@ async def test_an_answer_that_is_too_large_is_refused_in_a_frame() -> None:
         await client.send(answer | {"output": "x" * 6000})
         refused = await client.until(lambda frame: type_of(frame) == "sapwood_questions" and "refused" in frame)
         assert "at most 5000 bytes" in refused["refused"]["reason"]
+        body = json.dumps({"id": question.id, "output": "x" * 6000}).encode()
+        posted = await one.site.http("/agents/asks/a/questions", method="POST", body=body)
+        assert (posted.status, posted.json()) == (429, {"answered": False, "refused": refused["refused"]["reason"]})
         await client.send(answer | {"output": "yes"})
         assert await agent.outcome() == "yes"
 

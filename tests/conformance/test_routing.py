@@ -26,7 +26,7 @@ from tests.machine import patience
 from sapwood import Agent, App, Connection, Settings, agent, expose
 from sapwood.address import Address, kebab
 from sapwood.errors import InvalidName, NoSuchMethod, UsageError
-from sapwood.kernel.watchdog import Watchdog
+from sapwood.kernel.actors.watchdog import Watchdog
 from sapwood.wire.routing import as_sent, parse_hop, parse_root, relative
 
 

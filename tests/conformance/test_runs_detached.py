@@ -33,7 +33,7 @@ from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Limits, Run, agent_tool, deadline, tool
 from sapwood.errors import InvalidArguments, Refused, TimedOut, Unavailable, UsageError
-from sapwood.kernel.classes import known
+from sapwood.kernel.marshal.agent_class import known
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import DeadLetter
 
@@ -571,7 +571,7 @@ async def test_more_than_fifty_detached_runs_at_once_are_warned_of_once(caplog: 
             await agent.send_off("wait", f"r{at}")
         bench.go.set()
 
-        told = [record.message for record in caplog.records if record.name == "sapwood.runs.runner"]
+        told = [record.message for record in caplog.records if record.name == "sapwood.runs.dispatch.lifecycle"]
         assert told == ["many background runs address=Boss:b count=51"]
         for at in range(53):
             await over(agent, f"r{at}")

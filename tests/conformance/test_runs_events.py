@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import apsw
 import pytest
 from tests.conformance.test_endings import fail_next_commit
 from tests.conformance.worlds import Run
@@ -15,7 +16,8 @@ from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, agent_tool
 from sapwood.errors import InvalidArguments
-from sapwood.runs import events as events_module
+from sapwood.runs.dispatch.subscription import Subscription
+from sapwood.runs.events import events as events_module
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.timings import Timings
 from sapwood.types import Event
@@ -82,6 +84,11 @@ class WatchedRoot(Agent):
 
     async def listeners(self) -> int:
         return len(self._actor.of(events_module.Feed).ears)
+
+    async def runs_below(self) -> AsyncGenerator[Event, None]:
+        """Yield what a calling server is sent of the runs below one of its own."""
+        async for event in Subscription(self._actor, "tree", None, runs_only=True).events():
+            yield event
 
 
 class Reader:
@@ -178,6 +185,24 @@ async def test_a_reader_sees_a_run_from_its_start_to_its_end(run: Run) -> None:
         assert said(reader.events, "one") == "hello you"
         assert reader.events[0].path == (("WatchedRoot", "r"), ("WatchedLeaf", "one"))
         assert reader.events[0].parent_run_id is None
+        await reader.stop()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_reader_of_runs_only_sees_the_start_of_a_run_that_says_nothing(run: Run, nested: bool) -> None:
+    async with run(WatchedRoot) as world:
+        root = await world.get_agent(WatchedRoot, "r")
+        reader = Reader(root.runs_below())
+        await root.give("one")
+        await reader.until_over("one")  # from now on it hears, and reads nothing
+
+        await root.begin("two", "gate:two", nested=nested)
+        await reader.until(lambda event: event.run_id == "two" and event.kind == "started")
+        if nested:
+            await reader.until(lambda event: event.run_id == "leaf-of-two" and event.kind == "started")
+
+        gate("gate:two").set()
+        await reader.until_over("two")
         await reader.stop()
 
 
@@ -644,7 +669,7 @@ async def test_what_could_not_be_kept_is_told_to_nobody(run: Run) -> None:
         (tree,) = world.node.trees.values()
         (leaf,) = [actor for actor in tree.actors.values() if actor.address.name == "one"]
 
-        fail_next_commit(leaf.database)
+        fail_next_commit(leaf.database, apsw.LockedError("locked"))  # a broken disk restarts the whole tree
         gate("gate:go").set()
         await world.settled()
         await world.clock.advance(60)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import apsw
 import pytest
 import websockets
 from tests.conformance.errands import (
@@ -39,7 +40,8 @@ from tests.conformance.served import type_of
 from tests.conformance.worlds import until
 
 from sapwood import Agent, ChatAgent
-from sapwood.kernel.disclosure import for_clients
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.storage.engine import CHECKED
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.faults import CountingFiles
 
@@ -383,14 +385,13 @@ def _spoil(one: Any, run: str) -> None:
     for path in one.world.data.rglob("*"):
         if not path.is_file() or path.read_bytes()[:6] != b"SQLite":
             continue
-        database = sqlite3.connect(path)
+        database = apsw.Connection(str(path), vfs=CHECKED)
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         if (
             "sapwood_served_runs" in tables
             and database.execute("SELECT 1 FROM sapwood_served_runs WHERE id = ?", [run]).fetchall()
         ):
             database.execute("UPDATE sapwood_chunks SET body = 'no JSON'")
-            database.commit()
         database.close()
 
 

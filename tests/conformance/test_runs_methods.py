@@ -32,8 +32,8 @@ from tests.conformance.worlds import asleep, happens
 
 from sapwood import Agent, Every, Refused
 from sapwood.errors import InvalidArguments
-from sapwood.kernel.disclosure import for_clients
-from sapwood.runs.served import Served
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.runs.execution.executor import RunExecutor
 
 
 @dataclass(frozen=True)
@@ -497,7 +497,7 @@ async def test_a_finished_run_leaves_nothing_in_memory() -> None:
         for at in range(3):
             await agent.give("work", run_id=f"r{at}")
         (tree,) = one.world.node.trees.values()
-        served = [actor.of(Served) for actor in tree.actors.values()]
+        served = [actor.of(RunExecutor) for actor in tree.actors.values()]
         assert not any(found for one in served for found in (one.last_heard, one.told, one.away, one.when_resting))
         awake = weakref.WeakSet(tree.actors.values())
         assert awake

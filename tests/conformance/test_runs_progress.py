@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.served import Client, served, type_of
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
-from sapwood.runs.served import Served
+from sapwood.runs.execution.executor import RunExecutor
 from sapwood.testing import ScriptedModel, call, text
 
 ROOT = "/agents/progress-root/r"
@@ -45,7 +45,7 @@ class ProgressLeaf(Agent):
         return self.report_progress(0.5)
 
     async def inspected(self, run: str) -> Any:
-        state = self._actor.of(Served).inspect(run)
+        state = self._actor.of(RunExecutor).inspect(run)
         return None if state is None else state.progress
 
 

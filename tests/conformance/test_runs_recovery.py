@@ -38,9 +38,9 @@ from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Refused, Run, Unavailable, agent_tool, tool
 from sapwood.capabilities.children import Children
-from sapwood.chat.record import Record
-from sapwood.kernel.node import Node
-from sapwood.runs.pacing import Driving, OwnDriver, OwnPace, Pace, Part
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.kernel.node.node import Node
+from sapwood.runs.execution.driver import DrivenWork, DriverPace, NodeDriver, OwnDriver, OwnPace
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.timings import Timings
@@ -191,7 +191,7 @@ class Waiting(Giving, Talking):
 
     async def calls(self) -> dict[str, tuple[str | None, bool]]:
         """Return whom each tool call of the first turn waits for, and whether that was answered."""
-        calls = self._actor.of(Record).turns.calls(1)
+        calls = self._actor.of(ConversationRecord).turns.calls(1)
         return {call.id: (call.answerer, call.answer is not None) for call in calls}
 
     @tool
@@ -245,13 +245,13 @@ class RefusingDriver(OwnDriver):
     door: Any = None
 
     async def start(self, node: Node) -> None:
-        node.shared(Driving).driver = self
+        node.shared(NodeDriver).driver = self
 
     async def stop(self) -> None:
         pass
 
     @contextlib.contextmanager
-    def pacing(self, part: Part) -> Iterator[Pace]:
+    def pacing(self, part: DrivenWork) -> Iterator[DriverPace]:
         yield OwnPace() if part.is_new or len(part.address.segments) > 1 else RefusingPace()
 
 
@@ -516,18 +516,18 @@ class SlowDriver:
         """What everybody waits for; None: nobody does."""
 
     async def start(self, node: Any) -> None:
-        node.shared(Driving).driver = self
+        node.shared(NodeDriver).driver = self
 
     async def stop(self) -> None:
         pass
 
     @contextlib.contextmanager
-    def pacing(self, part: Part) -> Generator[Any, None, None]:
+    def pacing(self, part: DrivenWork) -> Generator[Any, None, None]:
         pace: Any = OwnPace()
         pace.asked = lambda: self.go
         yield pace
 
-    async def over(self, part: Part, status: str) -> None:
+    async def over(self, part: DrivenWork, status: str, reason: str | None = None) -> None:
         pass
 
 

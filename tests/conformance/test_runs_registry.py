@@ -284,7 +284,7 @@ async def test_clearing_stops_what_goes_on_and_whoever_waits_for_it_is_told(
         await one.world.settled()
         # A machine that is busy otherwise may have the watchdog say so.
         told = [one for one in caplog.records if one.levelname in ("ERROR", "WARNING")]
-        assert [one.message for one in told if one.name != "sapwood.kernel.watchdog"] == []
+        assert [one.message for one in told if one.name != "sapwood.kernel.actors.watchdog"] == []
 
 
 async def test_an_id_that_was_cleared_can_be_used_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from tests.conformance.serving import Site
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, agent_tool
-from sapwood.runs.events import Feed
+from sapwood.runs.events.events import Feed
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.timings import DEFAULTS, Timings
 
@@ -268,7 +268,7 @@ async def test_silence_is_told_now_and_then() -> None:
 
 
 async def test_streams_end_in_good_order_when_the_server_does() -> None:
-    from sapwood.runs.streaming import OpenStreams
+    from sapwood.runs.http.events_http import OpenStreams
 
     async with streamed() as one:
         await (await root_of(one)).give("past", "a")
@@ -359,6 +359,16 @@ class StreamChat(ChatAgent[str]):
     tools = (agent_tool(StreamHelper, name="helper"),)
 
 
+def texts(told: Sequence[Any]) -> dict[tuple[str, str], str]:
+    """Return what each agent said, by its id and class. How its text is cut into deltas depends on the machine."""
+    found: dict[tuple[str, str], str] = {}
+    for event in told:
+        if event["type"] == "text_delta":
+            agent = (event["agentId"], event["agentType"])
+            found[agent] = found.get(agent, "") + event["delta"]
+    return found
+
+
 @pytest.mark.promise("A-177", "A-181", "A-201")
 async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not_close() -> None:
     async with served(App(agents=[StreamChat])) as one:
@@ -373,12 +383,7 @@ async def test_a_childs_events_ride_on_the_parents_stream_which_its_end_does_not
         assert kinds.index("subagent_start") < kinds.index("subagent_end") < kinds.index("output")
         child = next(event for event in told if event["type"] == "subagent_start")
         assert child["input"] == "help me"
-        words: dict[tuple[str, str], str] = {}
-        for event in told:
-            if event["type"] == "text_delta":
-                who = (event["agentId"], event["agentType"])
-                words[who] = words.get(who, "") + event["delta"]
-        assert words == {
+        assert texts(told) == {
             ("StreamChat:r/StreamHelper:agent-tool%3Ac1", "StreamHelper"): "I help",
             ("StreamChat:r", "StreamChat"): "done",
         }
@@ -416,8 +421,8 @@ async def test_helix_ids_tell_helpers_of_siblings_apart_that_have_the_same_tool_
             "StreamTwins:r/StreamChat:b": "StreamTwins:r",
             f"StreamTwins:r/StreamChat:b/{helper}": "StreamTwins:r/StreamChat:b",
         }
-        spoken = [event["agentId"] for event in told if event.get("delta") == "I help"]
-        assert spoken == [f"StreamTwins:r/StreamChat:{name}/{helper}" for name in "ab"]
+        said = {agent: text for (agent, type), text in texts(told).items() if type == "StreamHelper"}
+        assert said == {f"StreamTwins:r/StreamChat:{name}/{helper}": "I help" for name in "ab"}
 
 
 class StreamFailing(ChatAgent[str]):

@@ -30,9 +30,9 @@ from tests.conformance.errands import (
 
 from sapwood import Agent, ChatAgent, Run, Turn, Unavailable, agent_tool, tool
 from sapwood.errors import UsageError
-from sapwood.kernel.disclosure import for_clients
+from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.testing import ScriptedModel, call, calls, fails, text
-from sapwood.testing.scripted import Line
+from sapwood.testing.script_lines import Line
 
 
 class Question(BaseModel):
@@ -291,6 +291,9 @@ async def test_arguments_that_do_not_fit_run_nobody_and_the_model_is_told() -> N
         assert turn.status == "completed"
         assert "arguments are invalid" in str((await returned(agent))["c1"])
         assert await agent.all_runs() == []
+        parts = (await agent.conversation.messages())[-1]["parts"]
+        (shown,) = [part for part in parts if part["type"] == "tool-find"]
+        assert (shown["state"], shown["errorText"].split(":")[0]) == ("output-error", "The arguments are invalid")
 
 
 @pytest.mark.promise("CF-98")

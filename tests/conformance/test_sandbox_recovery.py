@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from tests.conformance.chats import Talking
 from tests.conformance.served import served
@@ -20,6 +20,7 @@ from tests.conformance.worlds import Run, until
 from sapwood import After, Agent, App, Limits, SapwoodError, tool
 from sapwood.errors import FiberFailed, ForbiddenSql
 from sapwood.sandbox import CodeResult, run_code
+from sapwood.storage.engine import CHECKED
 from sapwood.testing import ScriptedModel, World, call, text
 
 pytestmark = pytest.mark.storage
@@ -325,7 +326,7 @@ async def test_a_snapshot_is_not_forged_by_the_agent_and_a_damaged_one_is_said_t
 def overwrite(data: Path, with_: bytes) -> None:
     """Write this over what the steps of all agents returned."""
     for file in (data / "trees").glob("*/*.db"):
-        with closing(sqlite3.connect(file)) as database, database:
+        with closing(apsw.Connection(str(file), vfs=CHECKED)) as database:
             database.execute("UPDATE sapwood_steps SET result = ?", [with_])
 
 

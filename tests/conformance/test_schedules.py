@@ -952,7 +952,7 @@ async def test_what_happens_to_a_schedule_is_told_by_the_agent_that_owns_it(
         booked = await owner.after(10, "x")
         await owner.cancel(booked)
 
-        theirs = [record for record in caplog.records if record.name != "sapwood.kernel.watchdog"]
+        theirs = [record for record in caplog.records if record.name != "sapwood.kernel.actors.watchdog"]
         told = [(record.message, getattr(record, "address", None)) for record in theirs]
         path = "Planner:root/Planner:child/Planner:grandchild"
         assert told == [("scheduled", path), ("schedule cancelled", path)]

@@ -11,7 +11,7 @@ from tests.conformance.served import served
 from tests.conformance.worlds import Branch, Probe, Run, until
 
 from sapwood import After, Agent, App, NotFound
-from sapwood.kernel.tree import Tree
+from sapwood.kernel.trees.tree import Tree
 from sapwood.types import SubAgentStatus, Subtree
 
 pytestmark = pytest.mark.core("workers")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tests.conformance.works import Bench, Reading, Worker, stored, taken, worker
 from tests.conformance.worlds import Run, until
 
-from sapwood import After, Limits, OverLimit, Retry, SapwoodError, StepOptions
+from sapwood import After, Limits, OverLimit, Retry, SapwoodError, StepOptions, current_step_key
 from sapwood.errors import FiberFailed, UsageError
 from sapwood.testing import World
 
@@ -503,3 +503,54 @@ async def test_a_scheduled_method_may_sleep(run: Run, bench: Bench) -> None:
         await world.clock.advance(SECOND)
 
         assert bench.log[-1] == "sleep ends"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_step_has_one_key_in_every_attempt_and_life_and_no_other_step_has_it(
+    run: Run, bench: Bench, depth: int, way: str
+) -> None:
+    keys: list[str] = []
+
+    async def fail() -> None:
+        keys.append(current_step_key())
+        if len(keys) == 1:
+            raise ConnectionError("try again")
+        if len(keys) == 2:
+            await bench.go.wait()
+
+    async def other() -> None:
+        keys.append(current_step_key())
+
+    async def two(me: Worker) -> None:
+        with pytest.raises(UsageError, match="must be called in a step or in a tool"):
+            current_step_key()
+        await me.step(StepOptions("pay", retry=Retry(max_attempts=2, initial_delay=SECOND / 100)), fail)
+        await me.step("other", other)
+
+    bench.works["two"] = two
+    async with run(Worker, deps=bench) as world:
+        agent = await worker(world, depth)
+        await bench.within(agent, lambda me: WAYS[way](me, "two"))
+        await until(lambda: len(keys) == 2)
+        await world.crash()
+        bench.go.set()
+        await until(lambda: len(keys) == 4)
+
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+    assert all(len(key) == 32 for key in keys)
+
+
+async def test_two_fibers_and_two_agents_have_steps_with_different_keys(run: Run, bench: Bench) -> None:
+    keys: list[str] = []
+
+    async def note() -> None:
+        keys.append(current_step_key())
+
+    bench.works |= dict.fromkeys(("one", "two"), lambda me: me.step("same", note))
+    async with run(Worker, deps=bench) as world:
+        for depth in (0, 1):
+            agent = await worker(world, depth)
+            await bench.within(agent, lambda me: (WAYS["fiber"](me, "one"), WAYS["queue"](me, "two")))
+        await until(lambda: len(keys) == 4)
+
+    assert len(set(keys)) == 4

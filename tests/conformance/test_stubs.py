@@ -13,7 +13,7 @@ from tests.conformance.worlds import Branch, Probe, Run
 
 from sapwood import Agent, NotFound
 from sapwood.errors import UsageError
-from sapwood.kernel.stub import StubNamespace
+from sapwood.kernel.rpc.stub import StubNamespace
 
 pytestmark = pytest.mark.core("workers")
 

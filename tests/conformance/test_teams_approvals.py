@@ -20,13 +20,13 @@ from tests.conformance.worlds import asleep, until
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Question, Run, Unavailable, agent_tool, tool
-from sapwood.chat.accepting import Accepting
+from sapwood.chat.turn.intake import Intake
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, calls, text
 from sapwood.types import Address, PathSegment
 
 QUESTIONS = "sapwood_questions"
-NOT_OPEN = "This question is not open."
+NOT_OPEN = "This question is not open, or has changed since it was shown. Reload it."
 RUN = "agent-tool:c1"
 TOP = "/agents/quiz-top/t"
 LADDER = ("QuizFirst", "QuizSecond", "QuizThird", "QuizDeep")
@@ -82,7 +82,7 @@ class Quizzed(ChatAgent):
 
     async def begin(self) -> None:
         message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
-        self._actor.of(Accepting).ask([message], id="r1")
+        self._actor.of(Intake).ask([message], id="r1")
 
     async def how(self) -> str:
         (turn,) = (await self.conversation.export())["turns"]

@@ -15,8 +15,8 @@ from tests.conformance.drivers import running
 from tests.machine import patience
 
 from sapwood import Agent, App, Branch, ChatAgent, Limits, OverLimit, Run, Unavailable, agent_tool, tool
-from sapwood.chat.estimating import OVERHEAD
-from sapwood.chat.transcript import CHAT
+from sapwood.chat.models.token_estimates import OVERHEAD
+from sapwood.chat.store.transcript import CHAT
 from sapwood.testing import ScriptedModel, World, call, calls, fails, text
 from sapwood.types import Address
 

@@ -31,7 +31,7 @@ from tests.machine import patience
 
 from sapwood import ChatAgent, Limits, Run, Unavailable, agent_tool, persistent_agent, tool
 from sapwood.errors import UsageError
-from sapwood.runs.runner import Runs
+from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.testing import ScriptedModel, call, calls, text
 
 FIVE = ["get_child_status", "list_children", "send_message", "spawn_agent", "terminate_child"]

@@ -24,8 +24,8 @@ from tests.machine import patience
 
 from sapwood import Agent, Branch, Refused, Retry, Run, tool
 from sapwood.errors import UsageError
-from sapwood.runs.registry import Registry
-from sapwood.runs.runner import Runs
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.tables.runs_table import RunsTable
 from sapwood.testing import ScriptedModel, call, fails, text
 
 SOON = Retry(max_attempts=3, initial_delay=timedelta(seconds=10), max_delay=timedelta(seconds=10))
@@ -639,9 +639,9 @@ async def test_what_cannot_be_given_is_refused_before_anything_is() -> None:
 @pytest.mark.slow
 async def test_the_work_for_each_branch_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 0
-    find = Registry.find
+    find = RunsTable.find
 
-    def counted(self: Registry, where: str, *arguments: Any) -> Any:
+    def counted(self: RunsTable, where: str, *arguments: Any) -> Any:
         nonlocal rows
         found = find(self, where, *arguments)
         rows += 1 + len(found)
@@ -655,9 +655,9 @@ async def test_the_work_for_each_branch_does_not_grow_with_their_number(monkeypa
 
         _, doing = team(plan)
         async with doing as (_, agent, _):
-            monkeypatch.setattr(Registry, "find", counted)
+            monkeypatch.setattr(RunsTable, "find", counted)
             await agent.do()
-            monkeypatch.setattr(Registry, "find", find)
+            monkeypatch.setattr(RunsTable, "find", find)
         return rows / number
 
     few = await asked_for(10)

@@ -25,7 +25,7 @@ from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
 from sapwood.timings import DEFAULTS
-from sapwood.wire.remote import Reader
+from sapwood.wire.remote import EventStreamReader
 
 SILENCE = 120.0
 
@@ -610,13 +610,13 @@ async def test_events_are_the_same_wherever_their_bytes_are_cut(line_end: bytes)
         run = await (await two.desk()).give("FarPolyglot", "go", "r1")
         data = (await two.ask(run, "/stream")).text.encode().replace(b"\n", line_end)
 
-    whole = Reader().read(data)
+    whole = EventStreamReader().read(data)
     assert [event.kind for event in whole] == ["milestone", *["chunk"] * 6, "end"]
     assert "漢字".encode() in data
     for at_byte in range(len(data) + 1):
-        reader = Reader()
+        reader = EventStreamReader()
         assert reader.read(data[:at_byte]) + reader.read(data[at_byte:]) == whole, at_byte
-    reader = Reader()
+    reader = EventStreamReader()
     assert [event for n in range(len(data)) for event in reader.read(data[n : n + 1])] == whole
 
 
@@ -679,7 +679,8 @@ class FarSpeaker(Agent):
 async def test_after_a_restart_a_remote_run_is_not_silent_while_one_below_it_speaks_there() -> None:
     often = replace(DEFAULTS, event_keepalive_interval=1.0)  # it is waited for four times
     async with both(far=[FarMiddle], far_timings=often) as two:
-        clocks = [two.near.world.clock, two.far.world.clock]
+        # The far one first: what it says now of its silence counts by the clock of the near one.
+        clocks = [two.far.world.clock, two.near.world.clock]
         giving = asyncio.create_task((await two.desk()).give("FarMiddle", 4, "r1"))
         await two.bench.seen("about to say 0")
         await two.bench.followed()
@@ -693,7 +694,7 @@ async def test_after_a_restart_a_remote_run_is_not_silent_while_one_below_it_spe
             assert (await desk.one("r1")).status in ("queued", "running")
             two.bench.go.set()
             await two.bench.seen(f"about to say {n + 1}" if n < 3 else "all said")
-            await _heard(desk, clocks[0].now())
+            await _heard(desk, two.near.world.clock.now())
         for clock in clocks:
             await clock.advance(SILENCE + 10)
 

@@ -22,7 +22,7 @@ from tests.conformance.worlds import until
 from sapwood import Agent, App, RemoteSubAgent, Run
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.remote import NestedEvent, NestedEvents, Position, RemoteEvent, RemoteStatus, RunTransport
-from sapwood.runs.watching import Watch
+from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.testing import running
 from sapwood.types import Event, PathSegment
 
@@ -32,6 +32,7 @@ DEPTH = 3
 """How many levels below the root the agent is that starts the remote run."""
 LEAF = "leaf"
 MIDDLE = "middle"
+HEARD = "a reader at the caller has heard of the leaf"
 NEAR = (PathSegment("NearCaller", "n"), *[PathSegment("NearCaller", "r")] * DEPTH)
 STAND_IN = (*NEAR, PathSegment("AtFarTrunk", "r"))
 MIDDLE_PATH = (*STAND_IN, PathSegment("FarBranch", MIDDLE))
@@ -49,7 +50,8 @@ class FarTwig(Agent):
         if not self.sql("SELECT count(*) FROM reached").scalar(int):
             self.sql("INSERT INTO reached VALUES (1)")
             self.report_progress(milestone="here")
-        await self.deps.followed()  # progress is told only to those who listen
+        # Progress reaches only those who listen.
+        await until(lambda: HEARD in self.deps.log or self.deps.go.is_set())
         self.report_progress(0.5, "half")
         yield "not told at the caller"
         await self.deps.go.wait()
@@ -162,8 +164,10 @@ def key(event: Event) -> Any:
     return event.path, event.run_id, event.kind, event.seq
 
 
-async def half(reader: Reader) -> Event:
-    return await reader.until(lambda one: one.path == LEAF_PATH and one.kind == "progress")
+async def half(one: Near, reader: Reader) -> Event:
+    await reader.until(lambda event: event.path == LEAF_PATH and event.kind == "milestone")
+    one.two.bench.log.append(HEARD)
+    return await reader.until(lambda event: event.path == LEAF_PATH and event.kind == "progress")
 
 
 async def over(reader: Reader) -> None:
@@ -177,7 +181,7 @@ WHOLE = ["started", "milestone", "completed"]
 async def test_events_of_runs_below_a_remote_run_are_told_at_the_root_of_the_caller() -> None:
     async with near() as one:
         reader = await one.reader()
-        progress = await half(reader)
+        progress = await half(one, reader)
         assert (progress.body["fraction"], progress.remote) == (0.5, 2)
         one.two.bench.go.set()
         await over(reader)
@@ -203,7 +207,7 @@ async def test_events_of_runs_below_a_remote_run_are_told_at_the_root_of_the_cal
 async def test_the_depth_that_a_reader_asks_for_counts_the_steps_on_the_other_server() -> None:
     async with near() as one:
         tree = await one.reader()
-        await half(tree)
+        await half(one, tree)
         children = await one.reader(depth="children")
         below = Reader((await one.root()).at_stand_in())
         await below.until(lambda one: one.path == MIDDLE_PATH)
@@ -223,7 +227,7 @@ async def test_the_depth_that_a_reader_asks_for_counts_the_steps_on_the_other_se
 async def test_a_crash_of_either_server_loses_no_event_and_repeats_none(who: str, is_over: bool) -> None:
     async with near() as one:
         before = await one.reader()
-        seen = await half(before)
+        seen = await half(one, before)
         if is_over and who == "near":  # the run ends while the caller is away
             one.two.bench.is_down = True
         if who in ("near", "both"):
@@ -283,7 +287,7 @@ async def test_a_cursor_from_before_the_remote_run_sees_all_of_it() -> None:
 async def test_a_cancelled_caller_ends_the_runs_below_the_remote_run() -> None:
     async with near() as one:
         reader = await one.reader()
-        await half(reader)
+        await half(one, reader)
 
         await (await one.root()).stop()
 
@@ -377,7 +381,7 @@ async def test_a_run_is_told_to_its_end_if_what_is_below_it_cannot_be_read(
         raise StoredDataError("damaged")
         yield  # pyright: ignore[reportUnreachable] - makes it a generator
 
-    monkeypatch.setattr(Watch, "_below", damaged)
+    monkeypatch.setattr(Subscription, "_below", damaged)
     FarTrunk.hidden = []
     async with both(far=[FarTrunk, FarBranch, FarTwig]) as two:
         two.bench.go.set()

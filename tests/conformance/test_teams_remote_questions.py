@@ -16,8 +16,8 @@ from tests.machine import patience
 from sapwood import Agent, App, ChatAgent, Question, Run, Unavailable, agent_tool, tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.errors import Refused
-from sapwood.runs.clients import RunClients
-from sapwood.runs.decisions import Decisions, read
+from sapwood.runs.execution.clients import RunClients
+from sapwood.runs.tables.decisions import Decisions, read
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import PathSegment
 
@@ -185,7 +185,7 @@ async def test_clients_of_the_caller_see_it_on_sockets_and_over_http_and_answer_
         assert listed["remote"] == [{"type": "FarTreasurer", "name": CHILD}]
         wrong = {"id": listed["id"], "path": listed["path"], "approved": True, "digest": "0" * 64}
         refused = await near.near.site.http(f"{path}/questions", method="POST", body=json.dumps(wrong).encode())
-        assert refused.status == 403
+        assert refused.status == 409
         assert FarTreasurer.paid == []
 
         right = json.dumps(wrong | {"digest": listed["digest"]}).encode()

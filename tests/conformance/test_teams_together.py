@@ -14,11 +14,11 @@ from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Retention, Run, Turn, Unavailable, agent_tool, on_child_state, tool
 from sapwood.capabilities.children import Children
-from sapwood.chat.accepting import Accepting
-from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.gate import DiskGate
-from sapwood.kernel.spending import Spent
-from sapwood.runs.following import Following
+from sapwood.chat.turn.intake import Intake
+from sapwood.kernel.durability.local_gates import DiskGate
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.usage import Spent
+from sapwood.runs.dispatch.run_monitors import RunMonitors
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.types import PathSegment
@@ -48,7 +48,7 @@ class PactDeep(ChatAgent):
 
     async def hear(self, said: str) -> None:
         message = {"id": "u9", "role": "user", "parts": [{"type": "text", "text": said}]}
-        self._actor.of(Accepting).ask([message], id="r9")
+        self._actor.of(Intake).ask([message], id="r9")
 
 
 class PactMiddle(ChatAgent):
@@ -64,7 +64,7 @@ class PactMiddle(ChatAgent):
         return bool(self.runs.list("running"))
 
     async def rests(self) -> bool:
-        return self._actor.of(Following).rests(RUN)
+        return self._actor.of(RunMonitors).rests(RUN)
 
 
 class PactTop(ChatAgent):
@@ -75,7 +75,7 @@ class PactTop(ChatAgent):
 
     async def begin(self) -> None:
         message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
-        self._actor.of(Accepting).ask([message], id="r1")
+        self._actor.of(Intake).ask([message], id="r1")
 
     async def all_runs(self) -> list[Run]:
         return self.runs.list()
@@ -87,10 +87,16 @@ class PactTop(ChatAgent):
         return await self.runs.clear()
 
     async def rests(self) -> bool:
-        return self._actor.of(Following).rests(RUN)
+        return self._actor.of(RunMonitors).rests(RUN)
 
     async def count(self) -> None:
         await self.read_sql(SLOW)
+
+
+class PactStalled(PactTop):
+    """Asks the one below, once its model speaks."""
+
+    stall_timeout = 60.0
 
 
 CHAIN: tuple[tuple[type[Any], str], ...] = ((PactMiddle, RUN), (PactDeep, RUN))
@@ -331,3 +337,21 @@ async def test_what_a_loss_of_power_took_from_a_turn_is_not_counted_at_the_root(
     async with running(App(agents=[PactSpender])) as world:
         spender = await world.get_agent(PactSpender, "t")
         assert await (spender.lose_all() if what == "all" else spender.lose_one()) == left
+
+
+@pytest.mark.slow
+async def test_a_resting_turn_is_cancelled_also_if_its_model_has_stalled() -> None:
+    model = ScriptedModel(text("well", gate=asyncio.Event()), call("pact_middle", id="c1", message="go"))
+    app = App(agents=[PactStalled])
+    async with asyncio.timeout(patience()), running(app, models={PactStalled: model}) as world:
+        top = await world.get_agent(PactStalled, "t")
+        await top.begin()
+        while len(model.asked) < 2:
+            await world.clock.advance(61)
+            await asyncio.sleep(0.005)
+        while not await top.rests():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+        assert await top.turns.cancel("r1")
+
+        assert (await top.turns.wait("r1")).status == "cancelled"

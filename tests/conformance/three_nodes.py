@@ -35,20 +35,21 @@ from sapwood import App
 from sapwood.address import Address
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.errors import Unavailable
-from sapwood.kernel import shards
-from sapwood.kernel.node import TREES, Node
-from sapwood.kernel.tree import Tree
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.memory import MemoryArchive
-from sapwood.runtimes.cluster.own_archive import ID
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.kernel.node.data_folder import TREES
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports import shards
+from sapwood.kernel.trees.tree import Tree
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.copies.archive_identity import ID
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.runtimes.local import COPIES
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.testing.faults import CountingFiles, CrashPoints
-from sapwood.testing.world import World, lived, running
+from sapwood.testing.memory_log import MemoryArchive
+from sapwood.testing.world import World, WorldApp, lived, running
 from sapwood.timings import DEFAULTS, Timings
 
 NODES = ("hazel", "elm", "lime")
@@ -130,7 +131,7 @@ class NodeRuntime(ClusterRuntime):
         )
 
 
-class Front(App):
+class Front(WorldApp):
     """The app that a test has in its hands; it ends the others too."""
 
     cluster: Cluster
@@ -156,9 +157,14 @@ class Everywhere:
         self.nodes = nodes
         self.alarms = AllAlarms(self)
         self.sockets = AllSockets(self)
+        self.loader = AllLoaders(self)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(next((node for node in self.nodes if node.trees), self.nodes[0]), name)
+        return getattr(self.busy(), name)
+
+    def busy(self) -> Node:
+        """Return a node that has a tree open, or the first."""
+        return next((node for node in self.nodes if node.trees), self.nodes[0])
 
     def of(self, root: Address) -> Node:
         """Return the node that runs a tree."""
@@ -167,12 +173,6 @@ class Everywhere:
     @property
     def trees(self) -> dict[Address, Tree]:
         return {root: tree for node in self.nodes for root, tree in node.trees.items()}
-
-    def tree(self, address: Address) -> Tree:
-        return self.of(address).tree(address)
-
-    def held_back(self, root: Address) -> Exception | None:
-        return self.of(root).held_back(root)
 
     def sleep(self, idle_for: float = 0.0) -> None:
         for node in self.nodes:
@@ -185,6 +185,22 @@ class Everywhere:
     async def die(self) -> None:
         self.die_now()
         await asyncio.gather(*(node.die() for node in self.nodes))
+
+
+class AllLoaders:
+    """The trees of all nodes; what is not here is asked of a node that has a tree open."""
+
+    def __init__(self, everywhere: Everywhere) -> None:
+        self._all = everywhere
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._all.busy().loader, name)
+
+    def tree(self, address: Address) -> Tree:
+        return self._all.of(address).loader.tree(address)
+
+    def held_back(self, root: Address) -> Exception | None:
+        return self._all.of(root).loader.held_back(root)
 
 
 class AllAlarms:
@@ -294,7 +310,7 @@ class ThreeNodes(World):
         apps: list[App] = []
         for name, driver in zip(NODES, drivers, strict=True):
             settings = self._settings(name)
-            app = (App if name != NODES[-1] else Front)(
+            app = (WorldApp if name != NODES[-1] else Front)(
                 agents=given.agents,
                 authenticate=given.authenticate,
                 authorize=given.authorize,
@@ -340,7 +356,8 @@ class ThreeNodes(World):
     def _is_flushing(self) -> bool:
         """Return whether a log writes, or a tree comes from one: neither waits for the test."""
         return any(
-            node._bringing or (isinstance(node.gate, StoringGate) and node.gate.is_flushing) for node in self._nodes
+            node.loader.is_loading or (isinstance(node.gate, StoringGate) and node.gate.is_flushing)
+            for node in self._nodes
         )
 
     def _something_due(self) -> bool:

@@ -21,15 +21,15 @@ from typing import Any
 from sapwood import App
 from sapwood.address import Address
 from sapwood.drivers.temporal import TemporalDriver
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.durability import Gate
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints
-from sapwood.testing.world import World, lived
+from sapwood.testing.world import World, WorldApp, lived
 from sapwood.timings import DEFAULTS, Timings
 
 FRONT, BACK = "front", "back"
@@ -104,7 +104,7 @@ class _Runtime(LocalRuntime):
         return CountingGate(self._points, super().make_gate())
 
 
-class Front(App):
+class Front(WorldApp):
     """The app that a test has in its hands; it ends the other one too."""
 
     back: App
@@ -135,7 +135,7 @@ class TwoNodes(World):
         driver = copy.copy(given.driver)  # before it drives: each process has one of its own
         if isinstance(driver, TemporalDriver):
             driver.paces = {}
-        behind = App(
+        behind = WorldApp(
             **options,
             deps=given.deps,
             driver=given.driver,

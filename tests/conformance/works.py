@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,9 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import apsw
 from tests.conformance.worlds import Probe
 
 from sapwood import Agent
+from sapwood.storage.engine import CHECKED
 from sapwood.testing import World
 from sapwood.types import Fiber
 
@@ -105,7 +106,7 @@ def stored(data: Path, table: str) -> list[Any]:
     """Return the rows of a table of the framework's, of all agents, in a data folder that nobody uses."""
     found: list[Any] = []
     for file in sorted((data / "trees").glob("*/*.db")):
-        with closing(sqlite3.connect(file)) as database:
+        with closing(apsw.Connection(str(file), vfs=CHECKED)) as database:
             if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchone():
                 found += database.execute(f"SELECT * FROM {table}").fetchall()
     return found

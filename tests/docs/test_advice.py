@@ -39,7 +39,7 @@ def test_the_docs_advise_on_agents_as_tools() -> None:
     assert "types and defaults" in advice["Declare what goes in and what comes out"]
     assert "`CodeReviewer`, not `Helper` or `Agent1`" in advice["Name agents by what they do"]
     assert "One level is enough" in advice["Stay shallow."]
-    assert "in `instructions`" in advice["Tell the model what to do when a helper fails"]
+    assert "Say in `instructions` what the model should do when a helper fails." in advice
 
 
 def test_the_tests_that_the_docs_name_exist() -> None:

@@ -19,9 +19,9 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "{'rye': 19, 'wheat': 30, 'oat': 4}",
             "=> 'wheat'",
             "Not allowed here (line 1)",
-            "1 questions: May: 2 sales of rye",
+            "1 calls: May: 2 sales of rye",
         ],
-        ["=> 'wheat'", "Not allowed here (line 1)", "closed after 1 questions: May: 2 sales of rye"],
+        ["=> 'wheat'", "Not allowed here (line 1)", "closed after 1 calls: May: 2 sales of rye"],
     ),
     "auction.py": (
         [
@@ -57,7 +57,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     ),
     "budgets.py": (
         [
-            "told: Hills.\ntold: Hills.\nfailed over_limit - Expedition:north cannot call scripted: the request",
+            "answer: Hills.\nanswer: Hills.\nfailed over_limit - Expedition:north cannot call scripted: the request",
             "and of Limits(tokens=400) for Expedition:north/Scout:",
             "1 model of its own, $0.00",
             "'Scout: 5 x scripted'",
@@ -89,7 +89,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "  ink: no longer needed",
             "paper: paper, here you are",
             "on the shelf: ['paper, here you are']",
-            "stopped: ['a piano', 'ink']",
+            "cancelled: ['a piano', 'ink']",
             "  assistant: The tea is here.",
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
@@ -98,7 +98,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         [
             "order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500",
             "key_reused: The idempotency key '17' was used before with other arguments",
-            "attempt 3: The bank does not answer.\nattempt 4: circuit_open, retry after 30 s",
+            "attempt 3: The bank does not respond.\nattempt 4: circuit_open, retry after 30 s",
         ],
         ["order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500", "attempt 4: circuit_open"],
     ),
@@ -189,16 +189,16 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["A river carries water from the mountains to the sea.", "(On rivers; asked so far: 2)", "questions so far: 6"],
     ),
     "paper.py": (
-        ["checked. In 1987 we had a page on rivers.", "Archive was given 'rivers': completed", "The checker was."],
-        ["checked. In 1987 we had a page on rivers.", "Archive was given 'rivers': completed", "The checker was."],
+        ["checked. In 1987 we had a page on rivers.", "Archive, input 'rivers': completed", "The checker was."],
+        ["checked. In 1987 we had a page on rivers.", "Archive, input 'rivers': completed", "The checker was."],
     ),
     "patterns.py": (
         ["legs of the chair by worker-0 (its task 1)", "polishing: 75 %", "by apprentice (its task 1)", "  READY"],
         ["legs of the chair by worker-0 (its task 2)", "polishing: 75 %", "by apprentice (its task 2)", "  READY"],
     ),
     "opinions.py": (
-        ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
-        ["2 of 3 perspectives heard", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
+        ["2 of 3 perspectives.", "accountant could not answer: I cannot judge", "the engineer has spoken 2 times"],
+        ["2 of 3 perspectives.", "accountant could not answer: I cannot judge", "the engineer has spoken 4 times"],
     ),
     "remote.py": (
         ["items: 1\n1. milk\n", "says: The minimum", "other: Items(names=('milk', 'eggs'))", "I am", "not paid yet"],
@@ -301,12 +301,18 @@ def test_every_example_is_run_here() -> None:
 @pytest.mark.promise("A-243", "A-244", "A-252")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
-def test_an_example_runs_and_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
-    first, again = SAID[name]
-
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
     printed = run(EXAMPLES / name, cwd=tmp_path)
 
-    assert [text for text in first if text not in printed] == []
+    assert [text for text in SAID[name][0] if text not in printed] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_runs_again_on_what_it_left(name: str, tmp_path: Path) -> None:
+    _, again = SAID[name]
+    run(EXAMPLES / name, cwd=tmp_path)
+
     if name == "inbox.py":  # as short as can be: it takes no folder
         printed = run(EXAMPLES / name, cwd=tmp_path)
     else:

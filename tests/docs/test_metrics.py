@@ -11,8 +11,8 @@ import pytest
 from sapwood import App
 from sapwood.testing import running
 from sapwood.web import metrics
-from sapwood.web.counting import QUEUES
 from sapwood.web.metrics import Metrics
+from sapwood.web.stats import QUEUES
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
 ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", PAGE, flags=re.MULTILINE))

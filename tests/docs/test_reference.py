@@ -19,10 +19,10 @@ import sapwood.sandbox
 import sapwood.testing
 import sapwood.types
 from sapwood import errors
-from sapwood.agent import HOOKS
+from sapwood.agent_checks import HOOKS
 from sapwood.chat.agent import HOOKS as CHAT_HOOKS
 from sapwood.errors import SapwoodError
-from sapwood.kernel.namespace import Namespace
+from sapwood.kernel.marshal.namespace import Namespace
 from sapwood.namespaces.queues import AgentQueue
 from sapwood.settings import Limits, Settings
 
@@ -60,6 +60,7 @@ PUBLIC_NAMES = [
     "agent_tool",
     "current_agent",
     "current_connection",
+    "current_step_key",
     "deadline",
     "expose",
     "on_child_state",

@@ -24,11 +24,12 @@ P = TypeVar("P", bound="Process")
 SERVE_BY_TWO = """
 import sys
 
-from sapwood.cli.serving import Options, serve
+from sapwood.cli.serve_options import ServeOptions
+from sapwood.cli.server_process import serve
 from sapwood.timings import Timings
 
 timings = Timings(worker_silence_timeout=float(sys.argv[1]), worker_answer_timeout=float(sys.argv[2]))
-serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=2, timings=timings))
+serve(ServeOptions("app:app", "127.0.0.1", 0, grace=5.0, workers=2, timings=timings))
 """
 RUNNING = re.compile(r"running at http://[^:]+:(\d+)")
 

@@ -2,6 +2,8 @@
 
 Every answer is bytes, written piece by piece. Where the pieces end has nothing to do with
 where characters, tokens or events end, as on a real network.
+
+The SDKs of providers are imported where they are needed: every run of pytest would pay seconds for them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from tests.machine import patience
 
 Call = tuple[str, dict[str, Any], str]
@@ -203,6 +201,9 @@ class OpenAIChat:
     known = "gpt-4o"
 
     def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
         provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, http_client=client)
         return OpenAIChatModel(name or self.known, provider=provider)
 
@@ -240,6 +241,9 @@ class OpenAIResponses:
     known = "gpt-4o"
 
     def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        from pydantic_ai.models.openai import OpenAIResponsesModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
         provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, http_client=client)
         return OpenAIResponsesModel(name or self.known, provider=provider)
 
@@ -301,6 +305,9 @@ class Anthropic:
     known = "claude-3-5-sonnet-latest"
 
     def model(self, port: int, name: str | None = None, *, key: str = "k", client: Any = None) -> Model:
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
         provider = AnthropicProvider(base_url=f"http://127.0.0.1:{port}", api_key=key, http_client=client)
         return AnthropicModel(name or self.known, provider=provider)
 

@@ -15,7 +15,8 @@ from tests.machine import patience
 
 from sapwood import Agent, App, Settings, Unavailable, expose
 from sapwood.client import connect
-from sapwood.kernel.ports import NotBegun, OutOfTouch
+from sapwood.kernel.ports.log import OutOfTouch
+from sapwood.kernel.ports.placement import NotBegun
 
 began, go_on = asyncio.Event(), asyncio.Event()
 

@@ -120,7 +120,7 @@ async def test_an_answer_that_arrives_in_shreds_is_put_together(dialect: Dialect
         assert provider.requests[0].body["stream"] is True
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 64, 100_000])
+@pytest.mark.parametrize("size", [1, 64, *(pytest.param(one, marks=pytest.mark.nightly) for one in (2, 3, 100_000))])
 async def test_it_does_not_matter_where_the_shreds_end(dialect: Dialect, size: int) -> None:
     reply = Reply(torn(b"".join(dialect.events(GREETING)), size=size))
     async with providing(reply) as provider:
@@ -379,7 +379,7 @@ async def test_a_turn_cancelled_before_the_request_was_sent_never_sends_it(diale
             assert (provider.requests, provider.connections) == ([], 0)
 
 
-@pytest.mark.parametrize("loops", range(0, 40, 4))
+@pytest.mark.parametrize("loops", [0, 20, *(pytest.param(one, marks=pytest.mark.nightly) for one in range(4, 40, 4))])
 async def test_a_turn_cancelled_at_any_moment_leaves_no_connection_behind(dialect: Dialect, loops: int) -> None:
     """From the moment something was said to the moment the answer comes, by rounds of the event loop."""
     async with providing(Reply(silent=True)) as provider:

@@ -16,7 +16,7 @@ from temporalio.client import WorkflowExecutionStatus
 from tests.e2e.command import PATIENCE, Server, going_on, serving
 from tests.temporal.cluster import Temporal
 
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.types import Address
 
 APP = """
@@ -59,8 +59,8 @@ app = App(agents=[Desk], driver=driver)
 """
 GRACE = 3600
 NAMES = [f"d{number}" for number in range(20)]
-HERE = next(name for name in NAMES if Part(0, Sharing(2)).is_here(Address.root_of("Desk", name)))
-THERE = next(name for name in NAMES if Part(1, Sharing(2)).is_here(Address.root_of("Desk", name)))
+HERE = next(name for name in NAMES if WorkerPart(0, ShardPlan(2)).is_here(Address.root_of("Desk", name)))
+THERE = next(name for name in NAMES if WorkerPart(1, ShardPlan(2)).is_here(Address.root_of("Desk", name)))
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_with_workers_each_is_shown_with_its_pool_and_one_that_is_stuck_is_named
         os.kill(heavy, signal.SIGCONT)
 
     assert re.search(rf"^1 +heavy +{heavy} +\d+ s +0 +\d+ %", text, re.MULTILINE)
-    assert "worker 1 does not answer: it computes, or is being started" in stuck
+    assert "worker 1 does not answer: it is busy or restarting" in stuck
     assert re.search(rf"^1 +heavy +{heavy} +\d+ s +0 % +\d+ MiB *$", stuck, re.MULTILINE)
     assert re.search(r"^0 +\d+ +\d+ s +0 +\d+ %", stuck, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= COLUMNS
@@ -112,7 +112,7 @@ def test_where_no_server_runs_it_says_what_to_do(folder: Path) -> None:
     done = sapwood(folder, "top")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("error: No server runs on the data folder 'sapwood-data'. Start one with")
+    assert done.stderr.startswith("error: There is no data folder 'sapwood-data'. Start a server with")
 
 
 def test_of_a_server_that_does_not_answer_it_says_so_and_does_not_wait_for_ever(folder: Path) -> None:

@@ -16,7 +16,8 @@ from tests.e2e.command import PATIENCE, Server, said_by, sapwood, serving
 
 from sapwood import Refused, SapwoodError
 from sapwood.cli import remote
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.types import Address
 
 APP = """
@@ -76,8 +77,8 @@ app = App(agents=[Shop])
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
 NAMES = [f"s{number}" for number in range(20)]
-HERE = next(name for name in NAMES if Part(0, Sharing(2)).is_here(Address.root_of("Shop", name)))
-THERE = next(name for name in NAMES if Part(1, Sharing(2)).is_here(Address.root_of("Shop", name)))
+HERE = next(name for name in NAMES if WorkerPart(0, ShardPlan(2)).is_here(Address.root_of("Shop", name)))
+THERE = next(name for name in NAMES if WorkerPart(1, ShardPlan(2)).is_here(Address.root_of("Shop", name)))
 BOTH = (HERE, THERE)
 
 
@@ -127,6 +128,44 @@ def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> N
     assert [call(folder, name, "add", 0) for name in BOTH] == [11, 1]
     assert "Restored 2 trees" in said_by(folder, "restore", "all")
     assert [call(folder, name, "add", 0) for name in BOTH] == [1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", BOTH)
+def test_damage_is_told_and_contained_whichever_worker_has_the_tree(folder: Path, bad: str) -> None:
+    data = folder / "sapwood-data"
+    with serving(folder, *TWO):
+        for name in BOTH:
+            call(folder, name, "add", 1)
+        said_by(folder, "backup", "copy")
+    file = tree_folder(data, Address.root_of("Shop", bad)) / "root.db"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    file.with_name("root.db-wal").unlink()  # it has all pages, and SQLite would not look at the file
+    (data / "trees" / "notes.txt").write_text("stray")
+    for index in data.glob("alarms*.db"):
+        index.write_bytes(b"\xff" * 5000)
+    good = next(name for name in BOTH if name != bad)
+
+    with serving(folder, *TWO):
+        seen = json.loads(said_by(folder, "tree", "--json"))
+        verified = sapwood(folder, "verify")
+        copied = sapwood(folder, "backup", "second")
+
+        assert [entry["path"] for entry in seen["odd"]] == ["trees/notes.txt"]
+        errors = {root["address"]: root["last_error"] for root in seen["roots"]}
+        assert errors[f"Shop:{good}"] is None
+        assert "not a database" in errors[f"Shop:{bad}"]
+        assert (verified.returncode, copied.returncode) == (1, 1)
+        assert "1 tree is intact, 1 not." in verified.stdout
+        assert "Copied 1 tree to" in copied.stdout
+        for said in (verified.stderr, copied.stderr):
+            assert f"Shop:{bad} is damaged. " in said
+            assert "trees/notes.txt is not a folder" in said
+        assert call(folder, good, "add", 1) == 2
+
+        assert "Restored 1 tree " in said_by(folder, "restore", "copy", f"Shop:{bad}")
+        assert call(folder, bad, "add", 0) == 1
+        assert "2 trees are intact." in said_by(folder, "verify")
 
 
 @pytest.mark.nightly

@@ -14,8 +14,8 @@ from tests.faults import chat_rules
 from tests.faults.reading import has, walk
 
 from sapwood.address import Address
-from sapwood.chat.turns import ALL, ALL_CALLS, Row, ToolCall
-from sapwood.kernel.node import TREES, roots_in
+from sapwood.chat.store.turns import ALL, ALL_CALLS, ToolCall, TurnRow
+from sapwood.kernel.node.data_folder import TREES, roots_in
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Left:
     """What is left of one conversation."""
 
     address: Address
-    turns: list[Row] = field(default_factory=list[Row])
+    turns: list[TurnRow] = field(default_factory=list[TurnRow])
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     chunks: dict[int, list[tuple[int, str]]] = field(default_factory=dict[int, list[tuple[int, str]]])
     """What each turn has streamed: numbers and chunks, in the order they are stored in."""
@@ -43,7 +43,7 @@ class Left:
     def place(self) -> str:
         return str(self.address)
 
-    def of_status(self, *statuses: str) -> list[Row]:
+    def of_status(self, *statuses: str) -> list[TurnRow]:
         return [row for row in self.turns if row.status in statuses]
 
     def returned(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Left:
         return [f"{self.place}: {problem}" for problem in found]
 
 
-def requests_of(row: Row) -> int:
+def requests_of(row: TurnRow) -> int:
     """Return how many requests a turn has used: those that were broken off, and those for summaries, count too."""
     return sum(one["requests"] for one in msgspec.json.decode(row.usage).values())
 
@@ -118,7 +118,7 @@ def read_folder(data: Path) -> dict[str, Left]:
 
 def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_turns"):
-        left.turns = [Row(*row) for row in database.execute(ALL + "ORDER BY number")]
+        left.turns = [TurnRow(*row) for row in database.execute(ALL + "ORDER BY number")]
         left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]
         for turn, first, body in database.execute(
             "SELECT stream, first, body FROM sapwood_chunks ORDER BY stream, first"

@@ -30,7 +30,7 @@ from tests.conformance.chats import built
 from tests.faults.chat_checker import Left, requests_of
 from tests.faults.chat_workload import ONCE
 
-from sapwood.chat.turns import Row
+from sapwood.chat.store.turns import TurnRow
 from sapwood.wire import chat as wire
 
 ENDED = ("completed", "failed", "cancelled", "skipped")
@@ -112,7 +112,7 @@ class Model:
         """By place: the turns that somebody knows of, with the messages they have to answer."""
         self._shown: dict[str, dict[str, Shown]] = defaultdict(dict[str, Shown])
         """By place and turn: how it ended."""
-        self._turns: dict[tuple[str, int], Row] = {}
+        self._turns: dict[tuple[str, int], TurnRow] = {}
         self._said_at: dict[str, set[str]] = defaultdict(set[str])
         self._taken_back: set[str] = set()
         """What was said before the conversation was cleared: nobody knows whether it was heard before that, too."""
@@ -365,7 +365,7 @@ class Model:
             self._check_stream(left, row)
             self._check_answer(left, row)
 
-    def _check_stream(self, left: Left, row: Row) -> None:
+    def _check_stream(self, left: Left, row: TurnRow) -> None:
         stream = self._streams.get((left.place, row.stream))
         if stream is None or row.status != "running":
             return
@@ -381,7 +381,7 @@ class Model:
         if stream.bodies and max(row.next_seq, max(stored, default=-1) + 1) <= max(stream.bodies):
             self._problem(f"{left.place}: {row.stream} has streamed {max(stream.bodies)}, and goes on before that")
 
-    def _check_answer(self, left: Left, row: Row) -> None:
+    def _check_answer(self, left: Left, row: TurnRow) -> None:
         """What was used and what was said is what the conversation has."""
         if self._is_shortened(left.place) or left.place in self._ever["cleared"] | self._ever["once more"]:
             return
@@ -431,7 +431,7 @@ class Model:
             if stored is None or stored["parts"] != shown.message["parts"]:
                 self._problem(f"{place}: {turn} was shown as {shown.message}, and is stored as {stored}")
 
-    def _check_kept(self, left: Left, row: Row, messages: list[str], said: list[str]) -> None:
+    def _check_kept(self, left: Left, row: TurnRow, messages: list[str], said: list[str]) -> None:
         dropped = row.status == "cancelled" or (row.status == "skipped" and _policy(left.place) == "Dropped")
         others = [one for one in left.turns if one.number > row.number and one.status == "cancelled"]
         if dropped or (row.status == "skipped" and others) or left.place in self._ever["once more"]:

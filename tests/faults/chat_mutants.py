@@ -7,15 +7,15 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 
-from sapwood.chat.accepting import Accepting
-from sapwood.chat.ending import Ending
-from sapwood.chat.record import Record
-from sapwood.chat.stream import ChatStream
-from sapwood.chat.transcript import Transcript
-from sapwood.chat.turns import CallJournal, Row, Turns
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import Socket
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.stream import ChatStream
+from sapwood.chat.store.transcript import Transcript
+from sapwood.chat.store.turns import CallJournal, TurnRow, TurnsTable
+from sapwood.chat.turn.finish import TurnFinish
+from sapwood.chat.turn.intake import Intake
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.outbox import Outbox, Sink
+from sapwood.kernel.actors.sockets import Socket
 
 
 def no_results() -> None:
@@ -30,10 +30,10 @@ def no_results() -> None:
 def no_calls() -> None:
     """That a tool begins is not written down."""
 
-    def begin_call(self: Turns, id: str, turn: int, name: str, input: str) -> None:
+    def begin_call(self: TurnsTable, id: str, turn: int, name: str, input: str) -> None:
         pass
 
-    Turns.begin_call = begin_call
+    TurnsTable.begin_call = begin_call
 
 
 def kept_chunks() -> None:
@@ -60,44 +60,45 @@ def numbers_again() -> None:
 
 def lost_queue() -> None:
     """A turn that begins takes the place of all that are queued."""
-    begin = Accepting._begin
+    begin = Intake._begin
 
-    def begin_alone(self: Accepting, row: Row, sender: Socket | None = None) -> None:
+    def begin_alone(self: Intake, row: TurnRow, sender: Socket | None = None) -> None:
         self._actor.database.execute("DELETE FROM sapwood_turns WHERE status = 'queued' AND number > ?", row.number)
+        self._turns._open = None
         begin(self, row, sender)
 
-    Accepting._begin = begin_alone
+    Intake._begin = begin_alone
 
 
 def next_apart() -> None:
     """A turn ends in one commit, and the next begins in another."""
-    begin_next = Accepting.begin_next
+    begin_next = Intake.begin_next
 
-    def begin_later(self: Accepting, sender: Any = None, *, is_silent: bool = False) -> None:
+    def begin_later(self: Intake, sender: Any = None, *, is_silent: bool = False) -> None:
         def begin() -> None:
             if not self._actor.detached:
                 begin_next(self, sender, is_silent=is_silent)
 
         self._actor.host.loop.call_later(0.003, begin)
 
-    Accepting.begin_next = begin_later
+    Intake.begin_next = begin_later
 
 
 def sent_first() -> None:
     """Frames leave before what they say is kept."""
 
-    def put(self: Outbox, socket: Socket, frame: str | bytes) -> None:
-        socket.send(frame)
+    def put(self: Outbox, sink: Sink[Any], frame: Any) -> None:
+        sink.send(frame)
 
     Outbox.put = put
 
 
 def counted_apart() -> None:
     """An answer is stored in one commit, and counted as a step in another."""
-    make, add = Record.__init__, Transcript.add
+    make, add = ConversationRecord.__init__, Transcript.add
     commits: dict[Transcript, Callable[[], None]] = {}
 
-    def made(self: Record, actor: Actor) -> None:
+    def made(self: ConversationRecord, actor: Actor) -> None:
         make(self, actor)
         commits[self.transcript] = actor.home.slices.commit
 
@@ -107,16 +108,16 @@ def counted_apart() -> None:
             self._db.keep()
             commits[self]()
 
-    Record.__init__, Transcript.add = made, add_alone
+    ConversationRecord.__init__, Transcript.add = made, add_alone
 
 
 def no_returns() -> None:
     """What a turn had called when it was broken off is left as it is."""
 
-    def return_calls(self: Ending, row: Row, otherwise: str) -> None:
+    def return_calls(self: TurnFinish, row: TurnRow, otherwise: str) -> None:
         pass
 
-    Ending._return_calls = return_calls
+    TurnFinish._return_calls = return_calls
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

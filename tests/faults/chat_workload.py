@@ -24,7 +24,7 @@ from tests.faults.workload import EXPECTED
 
 from sapwood import App, ChatAgent, Turn, tool
 from sapwood.address import Address
-from sapwood.chat.record import Record
+from sapwood.chat.store.record import ConversationRecord
 from sapwood.errors import Refused
 from sapwood.wire import chat as wire
 
@@ -167,11 +167,11 @@ class Talker(ChatAgent[str]):
 
     async def open_turns(self) -> list[str]:
         """Return how the turns stand that are not over."""
-        return [row.status for row in self._actor.of(Record).turns.all() if row.is_open]
+        return [row.status for row in self._actor.of(ConversationRecord).turns.all() if row.is_open]
 
     async def open_calls(self) -> list[tuple[str, str]]:
         """Return the tool calls that wait for somebody."""
-        turns = self._actor.of(Record).turns
+        turns = self._actor.of(ConversationRecord).turns
         waiting = turns.waiting()
         calls = turns.calls(waiting.number) if waiting is not None else []
         return [(call.id, call.name) for call in calls if call.is_open]

@@ -12,8 +12,9 @@ from tests.faults.workload import TREES, Branch, Page, Root, pages
 
 from sapwood import App, Settings
 from sapwood.address import Address
-from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import tree_folder
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.storage.engine import CHECKED
 
 PATIENCE = 120.0
 """Seconds after which a recovery hangs: so many that no busy machine is that slow."""
@@ -89,7 +90,7 @@ async def _count_again(app: App, tree: str) -> None:
 def look_at_files(root: Address, folder: Path, problems: list[str]) -> None:
     """Follow the registries from the root down: every file is named by one, and is sound."""
     tree = root.name
-    expected = {"address"}
+    expected = {"address", "marks", "marks.new"}
     children_of: dict[str, int] = {}
     ledger: dict[str, int] = {}
     left = ["root"]
@@ -99,7 +100,7 @@ def look_at_files(root: Address, folder: Path, problems: list[str]) -> None:
         expected |= {path.name, f"{path.name}-wal"}
         if not path.exists():
             continue
-        database = apsw.Connection(str(path))
+        database = apsw.Connection(str(path), vfs=CHECKED)
         try:
             ((verdict, *_), *_) = database.execute("PRAGMA integrity_check").fetchall()
             if verdict != "ok":

@@ -24,6 +24,7 @@ from typing import Any
 
 import apsw
 
+from sapwood.storage.engine import CHECKED
 from sapwood.storage.files import Files
 
 SECTOR = 512
@@ -103,10 +104,12 @@ class Disk:
         self._wanted: Callable[[], None] | None = None
         self._top: Folder
         self._number: int
+        self.boot: int
+        """The same for the next process; after a loss of power the machine boots again."""
         if memory.exists():
-            self._top, self._number = pickle.loads(memory.read_bytes())  # noqa: S301 - our own, see remember()
+            self._top, self._number, self.boot = pickle.loads(memory.read_bytes())  # noqa: S301 - our own, see remember()
         else:
-            self._top, self._number = _whole(root), 0
+            self._top, self._number, self.boot = _whole(root), 0, int.from_bytes(os.urandom(3), "big")
         self._random = Random(root.name)
 
     @contextmanager
@@ -184,7 +187,7 @@ class Disk:
     def remember(self, memory: Path) -> None:
         """Write down what is certain, for the next process on the same folder: this one dies, the power stays."""
         with self._lock:
-            memory.write_bytes(pickle.dumps((self._top, self._number)))
+            memory.write_bytes(pickle.dumps((self._top, self._number, self.boot)))
 
 
 def _whole(path: Path) -> Folder:
@@ -222,6 +225,15 @@ class DiskFiles(Files):
             super().overwrite(path, content)
             self.disk.content(path).waiting.append((number, 0, content))
 
+    def write_at(self, path: Path, place: int, content: bytes) -> None:
+        with self.disk.step() as number:
+            super().write_at(path, place, content)
+            self.disk.content(path).waiting.append((number, place, content))
+
+    @property
+    def boot(self) -> int:
+        return self.disk.boot
+
     def sync_descriptor(self, path: Path, descriptor: int) -> None:
         self.disk.sync(path)
 
@@ -254,7 +266,7 @@ class DiskVfs(apsw.VFS):
     """SQLite's way to the same disk."""
 
     def __init__(self, name: str, disk: Disk) -> None:
-        super().__init__(name, "")
+        super().__init__(name, CHECKED)
         self._disk = disk
 
     def xOpen(self, name: Any, flags: list[int]) -> DiskFile:  # noqa: N802 - SQLite's name
@@ -278,7 +290,7 @@ class DiskFile(apsw.VFSFile):
         self._disk = disk
         self._path = Path(os.fsdecode(name.filename() if isinstance(name, apsw.URIFilename) else name))
         with disk.step() as number:
-            super().__init__("", name, flags)
+            super().__init__(CHECKED, name, flags)
             folder = disk.folder(self._path.parent)
             if self._path.name not in folder.shown:
                 folder.change(number, {self._path.name: Content()})
@@ -287,7 +299,8 @@ class DiskFile(apsw.VFSFile):
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
         with self._disk.step() as number:
             super().xWrite(data, offset)
-            self._content.waiting.append((number, offset, bytes(data)))
+            written = super().xRead(len(data), offset)  # with the checksum of the page
+            self._content.waiting.append((number, offset, bytes(written)))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
         with self._disk.step() as number:

@@ -18,7 +18,7 @@ from tests.faults.run_checker import Left
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.driver import workflow_id
-from sapwood.kernel.node import TREES, tree_folder
+from sapwood.kernel.node.data_folder import TREES, tree_folder
 
 Lines = Sequence[Sequence[Any]]
 ENDS = {"completed": {"COMPLETED"}, "failed": {"FAILED"}, "cancelled": {"COMPLETED", "CANCELED"}}

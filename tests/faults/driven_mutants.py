@@ -10,20 +10,21 @@ from typing import Any, cast
 from temporalio import activity
 
 from sapwood.address import Address
-from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.due_work import Agenda
 from sapwood.chat.agent import ChatAgent
-from sapwood.chat.record import Record
-from sapwood.drivers.temporal import door, worker
+from sapwood.chat.store.record import DRIVE, ConversationRecord
+from sapwood.drivers.temporal import worker, worker_http
 from sapwood.drivers.temporal.driver import TemporalDriver
-from sapwood.drivers.temporal.pace import TemporalPace
-from sapwood.drivers.temporal.workflow import Answer, Asked, WorkWorkflow
-from sapwood.runs.pacing import OwnPace, Pace, Part
+from sapwood.drivers.temporal.messages import StepAnswer, StepRequest
+from sapwood.drivers.temporal.step_runner import TemporalPace
+from sapwood.drivers.temporal.workflow import WorkWorkflow
+from sapwood.runs.execution.driver import DrivenWork, DriverPace, OwnPace
 
 
 def over_untold() -> None:
     """A workflow is not told that its turn was stopped while nobody asked for a step."""
 
-    async def over(self: TemporalDriver, part: Part, status: str) -> None:
+    async def over(self: TemporalDriver, part: DrivenWork, status: str, reason: str | None = None) -> None:
         pass
 
     TemporalDriver.over = over
@@ -33,7 +34,7 @@ def other_workflow() -> None:
     """The worker runs another version of the workflow: it waits a moment before each step."""
     step = WorkWorkflow._step
 
-    async def step_later(self: WorkWorkflow, number: int) -> Answer:
+    async def step_later(self: WorkWorkflow, number: int) -> StepAnswer:
         await asyncio.sleep(0.001)
         return await step(self, number)
 
@@ -42,42 +43,42 @@ def other_workflow() -> None:
 
 def begun_again() -> None:
     """A turn is begun again, beside itself, when its workflow asks for another step."""
-    found, pacing = door.Door._found, TemporalDriver.pacing
+    found, pacing = worker_http.WorkerHttp._found, TemporalDriver.pacing
 
-    async def begin_again(self: door.Door, address: Address, id: str) -> TemporalPace | Answer:
+    async def begin_again(self: worker_http.WorkerHttp, address: Address, id: str) -> Any:
         pace = self._driver.paces.get((str(address), id))
-        if pace is not None and pace._number:
+        if isinstance(pace, TemporalPace) and pace._number:
             actor = await self._reach(address)
 
             async def launch() -> None:
-                row = actor.of(Record).turns.get(id)
+                row = actor.of(ConversationRecord).turns.get(id)
                 if row is not None and isinstance(actor.agent, ChatAgent):
-                    actor.of(Agenda).fibers.launch(f"again {id}", actor.agent._sapwood_drive_turn, (row.number,), {})
+                    actor.of(Agenda).fibers.launch(f"again {id}", DRIVE, row.number)
 
-            await door._done(actor, launch)
+            await worker_http._done(actor, launch)
         return await found(self, address, id)
 
     @contextmanager
-    def pace_beside(self: TemporalDriver, part: Part) -> Iterator[Pace]:
+    def pace_beside(self: TemporalDriver, part: DrivenWork) -> Iterator[DriverPace]:
         if (str(part.address), part.id) in self.paces:
             yield OwnPace()
             return
         with pacing(self, part) as pace:
             yield pace
 
-    door.Door._found, TemporalDriver.pacing = begin_again, cast("Any", pace_beside)
+    worker_http.WorkerHttp._found, TemporalDriver.pacing = begin_again, cast("Any", pace_beside)
 
 
 def given_up() -> None:
     """A worker that is to ask for a step that another one had asked for has it stopped."""
-    answer = worker.Door._answer
+    answer = worker.StepClient._answer
 
-    async def give_up(self: worker.Door, what: str, asked: Asked) -> Answer:
+    async def give_up(self: worker.StepClient, what: str, asked: StepRequest) -> StepAnswer:
         if what == "step" and activity.info().attempt > 1:
             what = "stop"
         return await answer(self, what, asked)
 
-    worker.Door._answer = give_up
+    worker.StepClient._answer = give_up
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

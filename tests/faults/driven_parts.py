@@ -27,9 +27,9 @@ from tests.ports import free_port
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
+from sapwood.drivers.temporal.messages import Driven
 from sapwood.drivers.temporal.worker import work
-from sapwood.drivers.temporal.workflow import Driven
-from sapwood.runs.pacing import Part
+from sapwood.runs.execution.driver import DrivenWork
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.timings import Timings
 
@@ -71,7 +71,7 @@ class Place:
 class Driver(TemporalDriver):
     """Drives; in every other life the histories of workflows are short, and go on in another one."""
 
-    def driven(self, part: Part) -> Driven:
+    def driven(self, part: DrivenWork) -> Driven:
         driven = super().driven(part)
         return replace(driven, most_steps=SHORT) if Random(part.address.root.name).random() < 0.5 else driven
 

@@ -30,9 +30,9 @@ from starlette.responses import JSONResponse, Response
 from tests.faults import chat_rules
 
 from sapwood import Agent, ChatAgent, Turn, agent_tool, tool
-from sapwood.chat.accepting import Accepting
-from sapwood.chat.record import Record
-from sapwood.runs.contract import doing
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.turn.intake import Intake
+from sapwood.runs.execution.contract import doing
 
 TURN = "t1"
 FOR_EVER = 3600.0
@@ -167,13 +167,13 @@ class Rooted(Driven):
         """Begin, approve, cancel, or only look; return how the turn stands, and who waits for a person."""
         if what == "begin":
             message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": say}]}
-            self._actor.of(Accepting).ask([message], id=TURN)
+            self._actor.of(Intake).ask([message], id=TURN)
         elif what == "approve":
             for question in await self.questions.list():
                 await self.questions.approve(question)
         elif what == "cancel":
             await self.turns.cancel(TURN)
-        row = self._actor.of(Record).turns.get(TURN)
+        row = self._actor.of(ConversationRecord).turns.get(TURN)
         waits = [one.id for one in await self.questions.list()]
         return {"status": None if row is None else row.status, "waits": waits}
 

@@ -39,10 +39,11 @@ from tests.faults.disk import Disk
 from tests.faults.journal import Journal, read
 from tests.faults.model import Model, Report
 from tests.faults.workload import WORLD, Root, work
+from tests.machine import SPARE, slowness
 
 from sapwood import App, Settings
 from sapwood.clock import Clock
-from sapwood.kernel.ports import Gate
+from sapwood.kernel.ports.durability import Gate
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.storage.files import Files
 from sapwood.storage.image import empty_image
@@ -53,7 +54,7 @@ LIVES_PER_FOLDER = 5
 LONGEST = 0.06
 """Seconds from the first reply to a death at some moment."""
 PATIENCE = 0.4
-"""Seconds a life may take to reach its crash point; then it dies where it is."""
+"""Seconds a life may take on an idle machine to reach its crash point; then it dies where it is."""
 HUNG = 30.0
 """Seconds after which a process that should have died counts as hung."""
 NUMBERS_PER_LIFE = 1_000_000
@@ -276,7 +277,7 @@ class Runner:
         turn = life // 3 * 2 + life % 3
         point = points[turn % len(points)]
         nth = 1 + turn // len(points) * 11 % self.nth[point.rpartition(" ")[2]]
-        return Death(point, nth, self.patience, power)
+        return Death(point, nth, self.patience * slowness() / SPARE, power)
 
     def begin(self, place: Place) -> None:
         """A new folder: nothing is known of it."""

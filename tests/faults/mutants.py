@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.faults import chat_mutants, run_mutants, team_mutants, time_mutants
 from tests.faults.disk import Disk, DiskFiles
 
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.deletion import Deletion
-from sapwood.kernel.gate import DiskGate
-from sapwood.kernel.ports import settle
-from sapwood.kernel.slices import Slices
-from sapwood.kernel.tree import Tree
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.durability.local_gates import DiskGate
+from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.ports.durability import settle
+from sapwood.kernel.trees.deletion import Deletion
+from sapwood.kernel.trees.tree import Tree
 from sapwood.storage.database import Database
 
 files: Callable[[Disk], DiskFiles] = DiskFiles

@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 
 from sapwood.address import Address
-from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import tree_folder
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.kernel.trees.deletion import child_stem
 
 
 @contextmanager

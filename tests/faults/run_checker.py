@@ -15,15 +15,15 @@ from tests.faults import chat_rules
 from tests.faults.reading import has, walk
 
 from sapwood.address import Address
-from sapwood.chat.turns import ALL as ALL_TURNS
-from sapwood.chat.turns import ALL_CALLS, ToolCall
-from sapwood.chat.turns import Row as Turn
-from sapwood.kernel.node import TREES, roots_in
-from sapwood.kernel.spending import ALL_BELOW, Spent
-from sapwood.runs import kept, registry
-from sapwood.runs.kept import Row as Served
-from sapwood.runs.registry import HARD
-from sapwood.runs.registry import Row as Given
+from sapwood.chat.store.turns import ALL as ALL_TURNS
+from sapwood.chat.store.turns import ALL_CALLS, ToolCall
+from sapwood.chat.store.turns import TurnRow as Turn
+from sapwood.kernel.node.data_folder import TREES, roots_in
+from sapwood.kernel.trees.usage import ALL_BELOW, Spent
+from sapwood.runs.tables import executed_runs_table, runs_table
+from sapwood.runs.tables.executed_runs_table import ExecutedRunRow as Served
+from sapwood.runs.tables.runs_table import HARD
+from sapwood.runs.tables.runs_table import RunRow as Given
 
 TOLD_OVER = 2
 FINISHED = "_sapwood_run_finished"
@@ -178,10 +178,10 @@ def read_folder(data: Path, kind: type[L]) -> dict[str, L]:
 
 def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_runs"):
-        rows = [Given(*row) for row in database.execute(registry.ALL)]
+        rows = [Given(*row) for row in database.execute(runs_table.ALL)]
         left.given = {row.id: row for row in rows}
     if has(database, "sapwood_served_runs"):
-        served = [Served(*row) for row in database.execute(kept.ALL)]
+        served = [Served(*row) for row in database.execute(executed_runs_table.ALL)]
         left.served = {row.id: row for row in served}
     if has(database, "sapwood_chunks"):
         for stream, first, body in database.execute("SELECT stream, first, body FROM sapwood_chunks ORDER BY 1, 2"):

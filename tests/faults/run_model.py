@@ -31,10 +31,10 @@ import msgspec
 from tests.faults.run_checker import Left, is_heard, unaccounted
 from tests.faults.run_workload import ONCE
 
-from sapwood.chat.turns import Row as Turn
-from sapwood.runs.kept import Row as Served
-from sapwood.runs.registry import HARD, TERMINATED
-from sapwood.runs.registry import Row as Given
+from sapwood.chat.store.turns import TurnRow as Turn
+from sapwood.runs.tables.executed_runs_table import ExecutedRunRow as Served
+from sapwood.runs.tables.runs_table import HARD, TERMINATED
+from sapwood.runs.tables.runs_table import RunRow as Given
 
 KINDS = {"finished": "completed", "error": "failed", "aborted": "cancelled", "interrupted": "interrupted"}
 ASIDE = ("data-agent-progress", "data-agent-milestone")

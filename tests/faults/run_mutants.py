@@ -8,38 +8,38 @@ from typing import Any
 
 import msgspec
 
-from sapwood.chat.accepting import Accepting
 from sapwood.chat.runs import ChatRuns
-from sapwood.chat.stream import ChatStream
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.spending import Spending, Spent
-from sapwood.runs.following import Following
-from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.pacing import is_again
-from sapwood.runs.registry import Registry, Row, Run
-from sapwood.runs.runner import Runs
-from sapwood.runs.served import Served
+from sapwood.chat.store.stream import ChatStream
+from sapwood.chat.turn.intake import Intake
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.trees.usage import Spent, UsageMeter
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.results import Outcomes
+from sapwood.runs.dispatch.run_monitors import RunMonitors
+from sapwood.runs.execution.driver import is_again
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.tables.runs_table import Run, RunRow, RunsTable
 from sapwood.storage.database import Database
 
 
 def no_follower() -> None:
     """Nobody follows a run any more after a crash."""
-    follow = Following.follow
+    follow = RunMonitors.follow
 
-    async def follow_once(self: Following, id: str) -> None:
-        if not is_again(self._actor):
+    async def follow_once(self: RunMonitors, id: str) -> None:
+        if not is_again():
             await follow(self, id)
 
-    Following.follow = follow_once
+    RunMonitors.follow = follow_once
 
 
 def row_later() -> None:
     """The row of a run is stored when its sub-agent has begun."""
-    add, get, change = Registry.add, Registry.get, Registry.set
-    pending: dict[tuple[Database, str], Row] = {}
+    add, get, change = RunsTable.add, RunsTable.get, RunsTable.set
+    pending: dict[tuple[Database, str], RunRow] = {}
 
-    def add_later(self: Registry, id: str, *what: Any, **more: Any) -> Row:
+    def add_later(self: RunsTable, id: str, *what: Any, **more: Any) -> RunRow:
         row = pending[self._db, id] = add(self, id, *what, **more)
         self.remove([id])
 
@@ -52,23 +52,23 @@ def row_later() -> None:
         asyncio.get_running_loop().call_later(0.02, store)
         return row
 
-    def get_it(self: Registry, id: str) -> Row | None:
+    def get_it(self: RunsTable, id: str) -> RunRow | None:
         return pending.get((self._db, id)) or get(self, id)
 
-    def set_it(self: Registry, id: str, **news: Any) -> None:
+    def set_it(self: RunsTable, id: str, **news: Any) -> None:
         if (row := pending.get((self._db, id))) is not None:
             pending[self._db, id] = row._replace(**news)
         else:
             change(self, id, **news)
 
-    Registry.add, Registry.get, Registry.set = add_later, get_it, set_it
+    RunsTable.add, RunsTable.get, RunsTable.set = add_later, get_it, set_it
 
 
 def callback_apart() -> None:
     """A run ends in one commit, and whoever is to be told of it is called in another."""
     deliver = Outcomes._deliver
 
-    def deliver_later(self: Outcomes, row: Row, run: Run) -> None:
+    def deliver_later(self: Outcomes, row: RunRow, run: Run) -> None:
         loop = self._actor.host.loop
         loop.call_later(0.003, lambda: None if self._actor.detached else deliver(self, row, run))
 
@@ -86,21 +86,21 @@ def chunks_gone() -> None:
 
 def no_tombstones() -> None:
     """Whoever is begun again after a crash does not ask whether it is still wanted."""
-    Served.is_wanted = lambda self, run: True
+    RunExecutor.is_wanted = lambda self, run: True
 
 
 def twice() -> None:
     """A run that is given again is begun again."""
     give_again = Runs._give_again
 
-    def begin_again(self: Runs, row: Row, kind: AgentClass, text: bytes) -> Row:
+    def begin_again(self: Runs, row: RunRow, kind: AgentClass, text: bytes) -> RunRow:
         followed = self._outcomes.followed.get(row.id)
         child = followed.child if followed is not None else None
-        if child is not None and child.of(Served).row(row.id) is not None:
-            worker, input = child.of(Served).worker, msgspec.json.decode(text)
+        if child is not None and child.of(RunExecutor).row(row.id) is not None:
+            worker, input = child.of(RunExecutor).worker, msgspec.json.decode(text)
             if isinstance(worker, ChatRuns):
                 said = {"id": f"msg-{row.id}-again", "role": "user", "parts": [{"type": "text", "text": str(input)}]}
-                child.of(Accepting).ask([said], id=f"{row.id}-again", run=row.id)
+                child.of(Intake).ask([said], id=f"{row.id}-again", run=row.id)
             else:
                 worker.start(row.id, input)
         return give_again(self, row, kind, text)
@@ -110,15 +110,15 @@ def twice() -> None:
 
 def account_later() -> None:
     """The root is told a while later what a sub-agent has used."""
-    add = Spending.add
+    add = UsageMeter.add
 
-    def add_later(self: Spending, actor: Actor, run: str, model: str, spent: Spent) -> None:
+    def add_later(self: UsageMeter, actor: Actor, run: str, model: str, spent: Spent) -> None:
         if actor.parent is None:
             add(self, actor, run, model, spent)
         elif self._slices.ended is None:
             asyncio.get_running_loop().call_later(0.3, add, self, actor, run, model, spent)
 
-    Spending.add = add_later
+    UsageMeter.add = add_later
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

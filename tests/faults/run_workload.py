@@ -25,14 +25,14 @@ from tests.faults.workload import EXPECTED
 
 from sapwood import Agent, App, ChatAgent, Run, Turn, agent_tool, tool
 from sapwood.address import Address
-from sapwood.chat.record import Record
+from sapwood.chat.store.record import ConversationRecord
 from sapwood.errors import Refused
-from sapwood.kernel.actor import Actor
-from sapwood.runs import kept
-from sapwood.runs.contract import doing
-from sapwood.runs.kept import SERVED
-from sapwood.runs.registry import Registry
-from sapwood.runs.runner import Runs
+from sapwood.kernel.actors.actor import Actor
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.execution.contract import doing
+from sapwood.runs.tables import executed_runs_table
+from sapwood.runs.tables.executed_runs_table import SERVED
+from sapwood.runs.tables.runs_table import RunsTable
 from sapwood.wire import chat as wire
 from sapwood.wire import runs as runs_wire
 
@@ -68,7 +68,7 @@ def chain(actor: Actor, run: str | None) -> list[str]:
     found: list[str] = []
     while actor.parent is not None and run is not None:
         parent = actor.parent
-        row = Registry(parent.database, actor.host.clock).get(run)
+        row = RunsTable(parent.database, actor.host.clock).get(run)
         if row is None:
             found.append(f"{parent.address} does not know {run}")
             break
@@ -76,7 +76,7 @@ def chain(actor: Actor, run: str | None) -> list[str]:
         if row.detached is not None or row.work is None:
             break
         found.append(f"{parent.address} {row.work}")
-        served = kept.find(parent.database, row.work) if parent.database.has(SERVED) else None
+        served = executed_runs_table.find(parent.database, row.work) if parent.database.has(SERVED) else None
         if served is None:
             break  # it is part of something that the parent does by itself
         if row.status == "interrupted" and served.status != "running":
@@ -126,7 +126,7 @@ class Hearing(Agent):
         """Return what is not over here."""
         database, found = self._actor.database, list[str]()
         for table, what in (
-            ("sapwood_runs", "status IN ('starting', 'running')"),
+            ("sapwood_runs", "status IN ('queued', 'running')"),
             ("sapwood_served_runs", "status = 'running'"),
             ("sapwood_turns", "status IN ('queued', 'running', 'waiting')"),
             ("sapwood_fibers", "due_at IS NOT NULL"),
@@ -204,7 +204,7 @@ class Conversing(ChatAgent[str], Hearing):
 
     def _part_of(self, turn: str) -> list[str]:
         """Return all that a turn is part of, itself included."""
-        row = self._actor.of(Record).turns.get(turn)
+        row = self._actor.of(ConversationRecord).turns.get(turn)
         return [f"{self._actor.address} {turn}", *chain(self._actor, None if row is None else row.run)]
 
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
@@ -218,7 +218,7 @@ class Conversing(ChatAgent[str], Hearing):
         raise NotImplementedError
 
     def _begins(self, key: str, name: str) -> None:
-        running = self._actor.of(Record).turns.running()
+        running = self._actor.of(ConversationRecord).turns.running()
         WORLD.note("t", key, name, [] if running is None else self._part_of(running.id))
 
     def _ends(self, key: str, name: str) -> str:
@@ -339,7 +339,7 @@ class Chief(Speaking):
         return self.runs.cancel(id, "enough")
 
     async def open_turns(self) -> list[str]:
-        return [row.id for row in self._actor.of(Record).turns.all() if row.is_open]
+        return [row.id for row in self._actor.of(ConversationRecord).turns.all() if row.is_open]
 
 
 WORLD.root = Chief

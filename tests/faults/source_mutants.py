@@ -48,7 +48,7 @@ MUTANTS = [
         "runs are replayed in the order of their ids",
         "A-134",
         (
-            "runs/clients.py",
+            "runs/execution/clients.py",
             "runs = [row.id for row in self._registry.all()]",
             "runs = sorted(row.id for row in self._registry.all())",
         ),
@@ -58,7 +58,7 @@ MUTANTS = [
         "the latest stream of a helper is replayed, and not that of the run",
         "A-136",
         (
-            "runs/kept.py",
+            "runs/tables/executed_runs_table.py",
             "    found = streamed(database, row.stream, after=after, segments=segments)\n",
             (
                 "    latest = database.execute('SELECT max(stream) FROM sapwood_chunks')[0][0] or row.stream\n"
@@ -71,24 +71,24 @@ MUTANTS = [
         "something is kept for each run that was followed",
         "A-160",
         (
-            "runs/following.py",
-            "        if is_again(self._actor):\n            address = str(self._actor.address)\n",
-            (
-                "        LEAKED.append(followed)\n"
-                "        if is_again(self._actor):\n            address = str(self._actor.address)\n"
-            ),
+            "runs/dispatch/run_monitor.py",
+            "        if is_again():\n            address = str(self._actor.address)\n",
+            ("        LEAKED.append(self)\n        if is_again():\n            address = str(self._actor.address)\n"),
         ),
-        ("runs/following.py", "GIVEN_AGAIN = 5.0", "LEAKED = []\nGIVEN_AGAIN = 5.0"),
+        ("runs/dispatch/run_monitor.py", "GIVEN_AGAIN = 5.0", "LEAKED = []\nGIVEN_AGAIN = 5.0"),
         tests=("test_runs_cancel.py::test_many_runs_leave_nothing_behind_that_listens_for_a_cancel",),
     ),
     mutant(
         "a stop is noticed at the next look, 50 ms later",
         "A-196",
         (
-            "chat/interrupting.py",
-            "            self._turns.set(row.number, error=tombstone, reason=reason)\n        self._stop(row, reason)",
+            "chat/turn/cancellation.py",
             (
-                "            self._turns.set(row.number, error=tombstone, reason=reason)\n"
+                "            self._turns.set(row.number, cancelled=tombstone, reason=reason)\n"
+                "        self._stop(row, reason)"
+            ),
+            (
+                "            self._turns.set(row.number, cancelled=tombstone, reason=reason)\n"
                 "        self._actor.host.loop.call_later(0.05, self._stop, row, reason)"
             ),
         ),
@@ -98,7 +98,7 @@ MUTANTS = [
         "frames leave before what they tell is kept",
         "A-127",
         (
-            "kernel/outbox.py",
+            "kernel/actors/outbox.py",
             "        if not self._waiting and self._actor.home.slices.open is None and self._is_free():",
             "        if True:",
         ),
@@ -108,7 +108,7 @@ MUTANTS = [
         "a turn that nobody waits for does not keep its agent awake",
         "A-98",
         (
-            "kernel/actor.py",
+            "kernel/actors/actor.py",
             "        return awake_for_nobody and not self.calls and not self.children",
             (
                 "        return awake_for_nobody and not any(not one.method.startswith('fiber') for one in self.calls)"
@@ -121,14 +121,18 @@ MUTANTS = [
         "what is known of a run stays when it is over",
         "CF-87",
         (
-            "runs/served.py",
+            "runs/execution/executor.py",
             (
                 "        for what in (self._given, self.last_heard, self.told, self._reports, self.away):\n"
                 "            what.pop(run, None)\n"
             ),
             "        KEPT.append((dict(self._given), dict(self.last_heard), self._actor))\n",
         ),
-        ("runs/served.py", "log = logging.getLogger(__name__)", "log = logging.getLogger(__name__)\nKEPT: list = []"),
+        (
+            "runs/execution/executor.py",
+            "log = logging.getLogger(__name__)",
+            "log = logging.getLogger(__name__)\nKEPT: list = []",
+        ),
         tests=("test_runs_methods.py::test_a_finished_run_leaves_nothing_in_memory",),
     ),
     mutant(
@@ -152,7 +156,7 @@ MUTANTS = [
         "fibers forget their trace",
         "B-2",
         (
-            "capabilities/fibers.py",
+            "capabilities/fiber_executor.py",
             "        call.trace = tracing.context_of(row.trace)\n",
             (
                 "        if str(row.name).startswith(('run ', 'turn')):\n"
@@ -165,7 +169,7 @@ MUTANTS = [
         "what a run streams is copied into the database of its caller",
         "A-128",
         (
-            "runs/served.py",
+            "runs/execution/executor.py",
             "        self.told[run] = first + len(texts)\n",
             (
                 "        self.told[run] = first + len(texts)\n"
@@ -180,14 +184,14 @@ MUTANTS = [
     mutant(
         "it is not noted that the end of a run was told",
         "CF-122",
-        ("runs/outcomes.py", "        self.registry.set(row.id, delivered=row.delivered | slot)\n", ""),
+        ("runs/dispatch/results.py", "        self.registry.set(row.id, delivered=row.delivered | slot)\n", ""),
         tests=("test_runs_detached.py::test_a_run_that_is_asked_for_again_and_given_up_again_is_told_once",),
     ),
     mutant(
         "a remote run is started again after a crash, and its status is not asked for",
         "A-215",
         (
-            "runs/elsewhere.py",
+            "runs/backends/remote_backend.py",
             "        if self._has_begun():\n            state =",
             "        if False:\n            state =",
         ),
@@ -205,7 +209,7 @@ MUTANTS = [
         "no hook is called when a turn ends with an output that is not text",
         "A-202",
         (
-            "chat/steps.py",
+            "chat/turn/fiber_driver.py",
             "        if row is None or row.is_open:\n            return\n",
             "        if row is None or row.is_open or not (row.output or '\"').startswith('\"'):\n            return\n",
         ),
@@ -216,18 +220,18 @@ MUTANTS = [
         "A-79",
         (
             "app.py",
-            "            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))",
+            "            await serve(await self._opened_gateway(), scope, receive, send, place=(kind, name, rest))",
             (
                 "            scope = {**scope, 'unasked': True}\n"
-                "            await serve(await self._opened_door(), scope, receive, send, place=(kind, name, rest))"
+                "            await serve(await self._opened_gateway(), scope, receive, send, place=(kind, name, rest))"
             ),
         ),
         (
-            "web/door.py",
-            '        answer = await self._asked(parent, "on_before_sub_agent",',
+            "web/agent_router.py",
+            '        answer = await self._ask(parent, "on_before_sub_agent",',
             (
                 "        answer = given if request.scope.get('unasked') else"
-                ' await self._asked(parent, "on_before_sub_agent",'
+                ' await self._ask(parent, "on_before_sub_agent",'
             ),
         ),
         tests=("test_gates.py::test_a_custom_route_asks_every_hook_on_the_way",),
@@ -246,7 +250,7 @@ MUTANTS = [
         "the reason of a cancelled turn is dropped on the way down",
         "A-198",
         (
-            "chat/interrupting.py",
+            "chat/turn/cancellation.py",
             "        self._stop(row, reason)\n\n    def cut(",
             "        self._stop(row, 'parent-interrupted')\n\n    def cut(",
         ),
@@ -256,7 +260,7 @@ MUTANTS = [
         "the reason of a cancelled run does not reach the runs below it",
         "A-198",
         (
-            "runs/contract.py",
+            "runs/execution/contract.py",
             "    return UNWANTED if reason == CANCELLED else reason\n",
             "    return UNWANTED\n",
         ),
@@ -266,7 +270,7 @@ MUTANTS = [
         "a remote run survives the deletion of its caller",
         "B-34",
         (
-            "runs/remote_sessions.py",
+            "runs/remote/remote_sessions.py",
             "        for owner, session in rows:\n",
             "        for owner, session in rows[:0]:\n",
         ),
@@ -276,7 +280,7 @@ MUTANTS = [
         "what the run below a run says is no progress of it",
         "B-14",
         (
-            "runs/activity.py",
+            "runs/dispatch/activity.py",
             "            _look(found, below.child, below.row.id, height + 1)\n",
             "            found.has_spoken, found.said = True, found.said or below.row.started_at\n",
         ),
@@ -286,7 +290,7 @@ MUTANTS = [
         "the outcome of a call with a key is kept in a slice of its own",
         "B-3",
         (
-            "kernel/idempotency.py",
+            "kernel/actors/idempotency.py",
             "        self._store(place, method, arguments, False, packed)\n",
             (
                 "        db.keep()\n        await asyncio.sleep(0)\n"
@@ -299,9 +303,9 @@ MUTANTS = [
         "idempotency keys of all callers are one",
         "B-3",
         (
-            "kernel/idempotency.py",
-            "place = Place.of(call.caller, call.key)",
-            'place = Place("", call.key)',
+            "kernel/actors/idempotency.py",
+            "place = CallIdentity.of(call.caller, call.key)",
+            'place = CallIdentity("", call.key)',
         ),
         tests=("test_call_options.py::test_keys_of_two_callers_do_not_meet",),
     ),
@@ -309,7 +313,7 @@ MUTANTS = [
         "errors of the method's own open a circuit",
         "B-3",
         (
-            "kernel/options.py",
+            "kernel/rpc/options.py",
             "            if isinstance(error, SapwoodError) and error.retryable:\n",
             "            if isinstance(error, SapwoodError):\n",
         ),
@@ -318,7 +322,7 @@ MUTANTS = [
     mutant(
         "every error is retried",
         "B-3",
-        ("kernel/options.py", "retry is None or not error.retryable or failed", "retry is None or failed"),
+        ("kernel/rpc/options.py", "retry is None or not error.retryable or failed", "retry is None or failed"),
         tests=("test_call_options.py::test_errors_of_the_method_s_own_are_not_retried",),
     ),
     mutant(
@@ -335,7 +339,7 @@ MUTANTS = [
         "what a helper says after its run is part of the run",
         "A-136",
         (
-            "runs/kept.py",
+            "runs/tables/executed_runs_table.py",
             "    ends = [one for one in (row.length, length) if one is not None]\n",
             "    ends = list[int]()\n",
         ),
@@ -348,7 +352,7 @@ MUTANTS = [
         "a stop reaches each level half a second later",
         "A-191",
         (
-            "runs/runner.py",
+            "runs/dispatch/lifecycle.py",
             "                followed.cut(reason_below(reason))\n",
             "                self._actor.host.loop.call_later(0.5, followed.cut, reason_below(reason))\n",
         ),
@@ -358,7 +362,7 @@ MUTANTS = [
         "runs are cleared after their conversation",
         "A-111",
         (
-            "chat/conversation.py",
+            "chat/turn/conversation.py",
             "        runs.clear([one.id for one in runs.registry.all()])\n",
             (
                 "        self._actor.host.loop.call_later(0.05, lambda: runs.clear("
@@ -371,7 +375,7 @@ MUTANTS = [
         "a run can be opened as another class",
         "A-72",
         (
-            "web/door.py",
+            "web/agent_router.py",
             '            if not getattr(kind.cls, "create_from_url", False):\n',
             (
                 "            names = {one.name for one in parent.registry.page(None, 0, 1000)}\n"
@@ -384,7 +388,7 @@ MUTANTS = [
         "an abort leaves the agents below at work",
         "A-30",
         (
-            "kernel/tree.py",
+            "kernel/trees/tree.py",
             "        if actor is not None:\n            self.drop(actor, error)\n\n    def forget_aborts",
             (
                 "        if actor is not None:\n"
@@ -401,7 +405,7 @@ MUTANTS = [
         "the model may always wait for its children",
         "A-219",
         (
-            "chat/companions.py",
+            "chat/tools/persistent_children.py",
             "        if any(kind.blocks for kind in self._kinds.values()):\n",
             "        if self._kinds:\n",
         ),
@@ -419,7 +423,7 @@ MUTANTS = [
         "a tool that had returned is called again after a crash",
         "CF-183",
         (
-            "chat/loop.py",
+            "chat/models/loop.py",
             '                if status == "done":\n                    return msgspec.json.decode(result or "null")\n',
             '                if status == "never":\n                    return msgspec.json.decode(result or "null")\n',
         ),
@@ -433,14 +437,18 @@ MUTANTS = [
     mutant(
         "a run is given up by the clock, and not because it is silent",
         "B-14",
-        ("runs/patience.py", "        last = max(found.last, followed.since)\n", "        last = followed.since\n"),
+        (
+            "runs/dispatch/timed_run.py",
+            "        last = max(found.last, self.since)\n",
+            "        last = self.since\n",
+        ),
         tests=("test_runs_recovery.py::test_a_run_that_says_something_now_and_then_is_followed_for_any_time",),
     ),
     mutant(
         "a child wakes before the hook of its parent is asked",
         "A-66",
         (
-            "web/door.py",
+            "web/agent_router.py",
             "        given = with_path(request, path)\n        answer = await",
             (
                 "        given = with_path(request, path)\n"
@@ -454,30 +462,67 @@ MUTANTS = [
     mutant(
         "persistent children are stored as ephemeral ones",
         "A-224",
-        ("runs/runner.py", 'mode="ephemeral" if wish.child is None else "persistent",', 'mode="ephemeral",'),
+        (
+            "runs/dispatch/lifecycle.py",
+            'mode="ephemeral" if wish.child is None else "persistent",',
+            'mode="ephemeral",',
+        ),
         tests=("test_teams_companions.py::test_a_blocking_spawn_runs_the_child_and_returns_its_result",),
     ),
     mutant(
         "what keeps a child awake does not keep its tree awake",
         "A-94",
         (
-            "kernel/tree.py",
+            "kernel/trees/tree.py",
             "        return bool(self.kept_awake)\n",
             "        return any(actor.parent is None for actor in self.kept_awake.values())\n",
         ),
         tests=("test_keep_alive.py::test_a_keep_alive_keeps_the_whole_tree_awake_until_it_is_released",),
     ),
     mutant(
+        "an acknowledgement that arrives after the lease opens the gate",
+        "B-7",
+        (
+            "kernel/log/replicated_gate.py",
+            "tree.done(sequences, None if self._holds_lease() else OutOfTouch())",
+            "tree.done(sequences)",
+        ),
+        tests=("../unit/test_replicated.py::test_an_acknowledgement_that_comes_after_the_lease_lets_nothing_leave",),
+    ),
+    mutant(
+        "a step begins after the lease",
+        "B-7",
+        (
+            "capabilities/steps.py",
+            "                await actor.until_leased()\n                value = function",
+            "                value = function",
+        ),
+        tests=(
+            "test_leases.py::test_what_would_act_after_the_lease_waits_for_it_and_then_acts_once[step]",
+            "test_leases.py::test_what_would_act_after_the_lease_is_dropped_with_a_tree_that_another_node_took[step]",
+        ),
+    ),
+    mutant(
+        "a tool runs after the lease",
+        "B-7",
+        (
+            "chat/models/loop.py",
+            "                await journal.until_leased()\n                with turn.within",
+            "                with turn.within",
+        ),
+        tests=("test_leases.py::test_what_would_act_after_the_lease_waits_for_it_and_then_acts_once[tool_call]",),
+    ),
+    mutant(
         "a caller that is created again has the keys of the deleted one",
         "B-3",
-        ("kernel/idempotency.py", 'f"{caller.actor.address} {caller.actor.stem}"', 'f"{caller.actor.address}"'),
+        ("kernel/actors/idempotency.py", 'f"{caller.actor.address} {caller.actor.stem}"', 'f"{caller.actor.address}"'),
         tests=("test_call_options.py::test_a_caller_that_was_deleted_and_created_again_has_new_keys",),
     ),
     mutant(
         "after a crash a run begins again whose sub-agent was deleted",
         "B-34",
         (
-            "runs/following.py",
+            "runs/dispatch/run_monitor.py",
             'if row.status == "running" and not self._actor.registry.has(types, row.name):',
             "if types is None:",
         ),

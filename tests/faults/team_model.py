@@ -23,8 +23,8 @@ from tests.faults.team_questions import CAREFUL
 from tests.faults.team_workload import COMPANIONS, SHARED, shares
 
 from sapwood.address import Address
-from sapwood.runs.outcomes import TOLD_GIVEN_UP
-from sapwood.runs.registry import HARD, TERMINATED, Row
+from sapwood.runs.dispatch.results import TOLD_GIVEN_UP
+from sapwood.runs.tables.runs_table import HARD, TERMINATED, RunRow
 
 BY_RULE = ("failed-with", "quorum-with", "no-quorum-after", "lost-to")
 WELL = ("quorum-with", "lost-to")
@@ -79,9 +79,9 @@ class TeamLeft(Left):
             if part.part_kind == "tool-return" and part.outcome == "success" and part.tool_name in COMPANIONS
         ]
 
-    def shared(self, tools: Mapping[str, str]) -> dict[str, dict[int, list[Row]]]:
+    def shared(self, tools: Mapping[str, str]) -> dict[str, dict[int, list[RunRow]]]:
         """Return the runs that work was shared out to: by the work and their place, one after the other."""
-        found: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[int, list[RunRow]]] = defaultdict(lambda: defaultdict(list))
         for row in sorted(self.given.values(), key=lambda row: row.number):
             key, _, at = str(msgspec.json.decode(row.input)).rpartition(".")
             if at.isdigit() and (key.startswith(SHARED) or tools.get(key) == "share_with_others"):
@@ -170,7 +170,7 @@ class TeamModel(Model):
             if place == left.place:
                 self._check_acknowledged(left, key, is_end=is_end)
 
-    def _check_shared(self, place: str, key: str, runs: Mapping[int, list[Row]]) -> None:
+    def _check_shared(self, place: str, key: str, runs: Mapping[int, list[RunRow]]) -> None:
         """Every branch is given once, in its place, and what decided is what the others say."""
         way, branches, how = shares(key)
         first = [runs[at][0] for at in sorted(runs)]
@@ -196,7 +196,7 @@ class TeamModel(Model):
             if why == "quorum-with" and ended_well < how["quorum"]:
                 self._problem(f"{place}: {key} was decided by {reason}, and {ended_well} have ended well")
 
-    def _check_attempts(self, place: str, rows: list[Row], branch: Any, at: int) -> None:
+    def _check_attempts(self, place: str, rows: list[RunRow], branch: Any, at: int) -> None:
         if branch is None or any(row.type != branch.cls.__name__ for row in rows):
             self._problem(f"{place}: {rows[0].id} was never to be given")
             return
@@ -303,9 +303,9 @@ class TeamModel(Model):
             self._problem(f"{where}, and its runs are {[(row.id, row.status, row.cancelled) for row in rows]}")
 
 
-def _above(left: Left, folder: Mapping[str, Left]) -> list[tuple[str, Row]]:
+def _above(left: Left, folder: Mapping[str, Left]) -> list[tuple[str, RunRow]]:
     """Return the runs that an agent works for: who has given each, and the run."""
-    found: list[tuple[str, Row]] = []
+    found: list[tuple[str, RunRow]] = []
     address = left.address
     while len(address.segments) > 1:
         step, address = address.segments[-1], Address(address.segments[:-1])
@@ -325,11 +325,11 @@ def _is_stopped(left: Left, folder: Mapping[str, Left]) -> bool:
     return any(row.cancelled is not None or row.delivered & TOLD_GIVEN_UP for _, row in rows)
 
 
-def _rule(row: Row) -> str:
+def _rule(row: RunRow) -> str:
     return (row.cancelled or "").partition(" ")[0]
 
 
-def _result(row: Row) -> Any:
+def _result(row: RunRow) -> Any:
     output = None if row.output is None else msgspec.json.decode(row.output)
     return row.summary if output is None else output
 

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from sapwood.address import Address
-from sapwood.agent import Agent
 from sapwood.capabilities.child_states import ChildStates
-from sapwood.capabilities.fibers import OWNER
-from sapwood.kernel.questions import TreeQuestions
-from sapwood.runs.fanning import Fan
-from sapwood.runs.runner import Runs
-from sapwood.runs.served import Served
+from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.trees.pending_questions import TreeQuestions
+from sapwood.runs.dispatch.fan_out import Fan
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.execution.executor import RunExecutor
 from sapwood.storage.database import Database
 
 
@@ -27,15 +26,15 @@ def losers_go_on() -> None:
 
 def unowned() -> None:
     """What a fiber has others do goes on without it."""
-    wants = Agent._wants
+    goes_on = RunExecutor.goes_on
 
-    def want(self: Agent, work: str) -> bool:
-        return work.startswith(OWNER) or wants(self, work)
+    def go_on(self: RunExecutor, work: WorkId) -> bool:
+        return work.kind == "fiber" or goes_on(self, work)
 
-    def let_go(self: Runs, work: str, *, is_done: bool) -> None:
+    def let_go(self: Runs, work: WorkId, *, is_done: bool) -> None:
         pass
 
-    Agent._wants, Runs.let_go = want, let_go
+    RunExecutor.goes_on, Runs.let_go = go_on, let_go
 
 
 def owed_apart() -> None:
@@ -62,10 +61,10 @@ def asked_apart() -> None:
 def above_asleep() -> None:
     """Nobody wakes those above who rest, when somebody far down goes on."""
 
-    def stay_asleep(self: Served, run: str) -> None:
+    def stay_asleep(self: RunExecutor, run: str) -> None:
         pass
 
-    Served.wake_above = stay_asleep
+    RunExecutor.wake_above = stay_asleep
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -35,11 +35,12 @@ from tests.faults.team_questions import LADDER, Reeve
 
 from sapwood import Agent, Branch, Retry, Run, Unavailable, agent_tool, on_child_state, persistent_agent, tool
 from sapwood.address import PathSegment
-from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.fiber_rows import FIBERS
-from sapwood.capabilities.fibers import OWNER
 from sapwood.errors import NotFound
-from sapwood.runs.runner import Runs
+from sapwood.kernel.ports.work_id import WorkId
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.tables.work_column import stored_work
 
 NOBODY = "nobody"
 GAUGES = ("north", "south")
@@ -110,8 +111,8 @@ class Gauge(Agent[Reading]):
 
     async def owes(self) -> bool:
         """Return whether its captain is still to be told."""
-        calls = self._actor.of(Agenda).calls
-        return calls.exist and bool(calls.find(""))
+        rows = self._actor.of(Agenda).calls.rows
+        return rows.exist and bool(rows.find(""))
 
 
 class SlowGauge(Gauge):
@@ -157,7 +158,7 @@ class Captain(Chief):
         """Have some work shared out, whatever happens in between; return what its runs are part of."""
         fiber = self.start_fiber(key, self.share_out, key)
         rows = self._actor.database.execute("SELECT number FROM sapwood_fibers WHERE key = ?", fiber.key)
-        return f"{OWNER}{rows[0][0]}"
+        return stored_work(WorkId.fiber(rows[0][0]))
 
     async def share_out(self, key: str) -> list[str]:
         """Share out some work, and come to the same however often it is begun again."""
@@ -196,7 +197,7 @@ class Captain(Chief):
         rows = self._actor.database.execute(
             "SELECT key, number FROM sapwood_fibers WHERE method = 'share_out' AND due_at IS NOT NULL"
         )
-        return [(str(key), f"{OWNER}{number}") for key, number in rows]
+        return [(str(key), stored_work(WorkId.fiber(number))) for key, number in rows]
 
     async def have_asked(self, key: str) -> str:
         """Have somebody far down ask for approval, on behalf of nobody who waits."""

@@ -26,7 +26,7 @@ from tests.machine import patience
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from sapwood import Agent, App, Connection, expose
-from sapwood.kernel import disclosure
+from sapwood.kernel.marshal import failure_log
 from sapwood.testing import World, running
 
 INPUTS = int(os.environ.get("SAPWOOD_FUZZ", "100000"))
@@ -138,7 +138,7 @@ class Alarm(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != disclosure.__name__:
+        if record.name != failure_log.__name__:
             self.records.append(record)
 
 
@@ -367,6 +367,7 @@ async def test_no_frame_reaches_the_wrong_socket_or_ends_its_own(alarm: Alarm) -
     no_alarm(alarm)
 
 
+@pytest.mark.nightly
 async def test_over_real_sockets_it_is_the_same(alarm: Alarm) -> None:
     async with door(FuzzRoot) as site:
         await (await site.world.get_agent(FuzzRoot, "r")).make()

@@ -14,6 +14,7 @@ from tests.faults.running import LIVES, run_lives
 
 from sapwood import Agent, App
 from sapwood.errors import FiberFailed
+from sapwood.storage.engine import CHECKED
 from sapwood.testing import running
 
 MINUTE = timedelta(minutes=1)
@@ -124,7 +125,7 @@ async def test_a_tree_that_the_nodes_index_forgot_is_found_when_somebody_wakes_i
     async with running(App(agents=[Note])) as world:
         await (await world.get_agent(Note, "n")).later("milk")
         await world.app.__aexit__()
-        with apsw.Connection(str(world.data / "alarms.db")) as database:
+        with apsw.Connection(str(world.data / "alarms.db"), vfs=CHECKED) as database:
             database.execute("DELETE FROM sapwood_node_alarms WHERE root != ''")
         database.close()
         await world.start()

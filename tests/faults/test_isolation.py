@@ -271,7 +271,7 @@ async def test_names_never_leave_their_folder_and_never_meet(tmp_path: Path) -> 
         await world.crash()
         await _compare(world)
 
-        inside = [path.relative_to(world.data) for path in world.data.rglob("*")]
+        inside = [path.relative_to(world.data) for path in (world.data / "trees").rglob("*")]
         for path in inside:
             assert all(part.isascii() and part not in ("..", ".") for part in path.parts)
             assert len(path.name) < 100
@@ -296,7 +296,7 @@ async def test_deleting_one_name_deletes_no_other() -> None:
 
             assert await book.pages() == NAMES[number + 1 :]
             assert not await book.has(name)
-        assert len(list(world.data.rglob("*.db"))) == 1
+        assert len(list((world.data / "trees").rglob("*.db"))) == 1
 
 
 async def test_a_child_that_was_made_again_finds_nothing_of_its_former_life() -> None:

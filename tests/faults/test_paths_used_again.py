@@ -12,7 +12,7 @@ from tests.faults.machine import Machine
 from tests.machine import patience
 
 from sapwood import Agent, App, Unavailable
-from sapwood.kernel.ledger import Ledger
+from sapwood.kernel.trees.quota import Ledger
 from sapwood.storage import database
 
 
@@ -38,7 +38,7 @@ def machine(tmp_path: Path) -> Machine:
 
 async def settled(app: App) -> None:
     async with asyncio.timeout(patience()):
-        while app.node._background:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - it tells nobody
+        while app.node.background.tasks:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
 
 

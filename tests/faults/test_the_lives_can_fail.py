@@ -36,7 +36,7 @@ def test_sapwood_broken_on_purpose_is_found_out(level: str, mutant: str, only: s
         ("process", "moved-after", "committed", "happened 2 times"),
         ("process", "no-steps", None, "was completed, and ran again"),
         ("process", "too-early", None, "too early"),
-        ("process", "no-lanes", None, "in its lane"),
+        ("process", "no-queues", None, "in its lane"),
         ("process", "deleted-goes-on", None, "after the deletion"),
     ],
 )

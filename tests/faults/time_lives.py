@@ -39,7 +39,7 @@ from tests.machine import patience
 
 from sapwood import App, Settings
 from sapwood.address import Address
-from sapwood.kernel.node import tree_folder
+from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.runtimes.local import LocalRuntime
 
 BEGINNING = 1_800_000_000.0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sapwood.address import Address
-from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.calls import Row, StoredCalls
+from sapwood.capabilities.call_rows import CallRow, CallRows
+from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.steps import Steps, Work
+from sapwood.capabilities.stored_calls import StoredCalls
 from sapwood.errors import NotFound, SapwoodError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.alarms import TreeAlarms
-from sapwood.kernel.deletion import Deletion
-from sapwood.kernel.tree import Tree
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.alarms.tree_index import TreeAlarms
+from sapwood.kernel.trees.deletion import Deletion
+from sapwood.kernel.trees.tree import Tree
 from sapwood.when import Retry
 
 
@@ -32,7 +33,7 @@ def moved_after() -> None:
     """A row moves on in a commit of its own, after what its method wrote."""
     move_on = StoredCalls._done
 
-    def done(self: StoredCalls, row: Row) -> float | None:
+    def done(self: StoredCalls, row: CallRow) -> float | None:
         self._db.keep()
         self._actor.home.slices.commit()
         return move_on(self, row)
@@ -58,10 +59,10 @@ def too_early() -> None:
 def no_queues() -> None:
     """What is queued waits for nobody."""
 
-    def enqueue(self: StoredCalls, method: str, arguments: bytes, queue: str, retry: Retry) -> Row:
+    def enqueue(self: CallRows, method: str, arguments: bytes, queue: str, retry: Retry) -> CallRow:
         return self.add(method, arguments, due=self._actor.host.clock.now(), retry=retry, queue=queue)
 
-    StoredCalls.enqueue = enqueue
+    CallRows.enqueue = enqueue
 
 
 def deleted_goes_on() -> None:

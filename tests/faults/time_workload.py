@@ -24,7 +24,7 @@ from sapwood import Agent, App
 from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.clock import Timer
 from sapwood.errors import FiberFailed, SapwoodError, Unavailable
-from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.trees.deletion import child_stem
 from sapwood.when import After, At, Cron, Every, Retry
 
 TREES = ("oak", "elm", "yew")

@@ -45,7 +45,7 @@ from tests.faults.worker_server import EXPECTED, PATIENCE, SILENCE, Server, Stem
 from tests.ports import free_port
 
 from sapwood.address import Address
-from sapwood.kernel.node import tree_folder
+from sapwood.kernel.node.data_folder import tree_folder
 
 LIVES_PER_FOLDER = 25
 PAUSES = (0.1, 0.8, 2.0)

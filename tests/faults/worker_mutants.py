@@ -11,23 +11,23 @@ from tests.faults import time_mutants
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.alarms import Alarms
-from sapwood.kernel.answering import Answering, Called, Packing
-from sapwood.kernel.context import Call
-from sapwood.kernel.copying import Copier
-from sapwood.kernel.far import FarLine
-from sapwood.kernel.parcels import Asked
-from sapwood.kernel.ports import Exchange
-from sapwood.runtimes.workers.line import Line
-from sapwood.runtimes.workers.link import Link, Talk
-from sapwood.runtimes.workers.placement import Part
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.alarms.node_index import NodeAlarms
+from sapwood.kernel.marshal.call import Call
+from sapwood.kernel.marshal.copier import Copier
+from sapwood.kernel.marshal.messages import CallRequest
+from sapwood.kernel.node.rpc_server import CalledMethod, ResultPacker, RpcServer
+from sapwood.kernel.ports.transport import Exchange
+from sapwood.kernel.rpc.remote import RemoteRoute
+from sapwood.runtimes.workers.line import SupervisorLine
+from sapwood.runtimes.workers.link import Link, LinkExchange
+from sapwood.runtimes.workers.placement import WorkerPart
 
 
 def replied_first() -> None:
     """A reply to another worker leaves before what it tells of is committed."""
 
-    class Eager(Packing):
+    class Eager(ResultPacker):
         def __init__(self, exchange: Exchange, copier: Copier) -> None:
             def copy(value: Any, limit: int) -> bytes:
                 packed = copier.packed(value, limit)
@@ -37,13 +37,13 @@ def replied_first() -> None:
 
             self.copy = copy
 
-    serve = Answering._serve
+    serve = RpcServer._serve
 
     def serve_eagerly(
-        self: Answering,
+        self: RpcServer,
         actor: Actor,
-        called: Called,
-        asked: Asked,
+        called: CalledMethod,
+        asked: CallRequest,
         caller: Call | None,
         until: float | None,
         exchange: Exchange,
@@ -54,51 +54,51 @@ def replied_first() -> None:
         finally:
             called.result = None
 
-    Answering._serve = serve_eagerly
+    RpcServer._serve = serve_eagerly
 
 
 def asked_again() -> None:
     """A call that was under way when its worker died is sent to the next one."""
-    call = FarLine.perform
+    call = RemoteRoute.perform
 
-    async def call_again(self: FarLine, *args: Any) -> Any:
+    async def call_again(self: RemoteRoute, *args: Any) -> Any:
         try:
             return await call(self, *args)
         except Unavailable:
             return await call(self, *args)
 
-    FarLine.perform = call_again  # pyright: ignore[reportAttributeAccessIssue]
+    RemoteRoute.perform = call_again  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def alarms_left() -> None:
     """Whoever starts with another number of workers does not look at the alarms of those before."""
-    take_over = Alarms.take_over
+    take_over = NodeAlarms.take_over
 
-    def take_nothing(self: Alarms, rows: Iterable[tuple[str, float | None, int]], *, is_whole: bool) -> None:
+    def take_nothing(self: NodeAlarms, rows: Iterable[tuple[str, float | None, int]], *, is_whole: bool) -> None:
         take_over(self, [], is_whole=True)
 
-    Alarms.take_over = take_nothing
+    NodeAlarms.take_over = take_nothing
 
 
 def two_owners() -> None:
     """Every worker takes every tree for its own."""
 
-    def is_here(self: Part, root: Address) -> bool:
+    def is_here(self: WorkerPart, root: Address) -> bool:
         return True
 
-    Part.is_here = is_here
+    WorkerPart.is_here = is_here
 
 
 def frames_lost() -> None:
     """What the other side has no room for is thrown away."""
-    send = Talk.send
+    send = LinkExchange.send
 
-    def send_if_room(self: Talk, message: bytes) -> Awaitable[None] | None:
+    def send_if_room(self: LinkExchange, message: bytes) -> Awaitable[None] | None:
         if self._credit > 0:
             send(self, message)
         return None
 
-    Talk.send = send_if_room
+    LinkExchange.send = send_if_room
 
 
 def all_for_one() -> None:
@@ -122,10 +122,10 @@ def all_for_one() -> None:
 def drained_alone() -> None:
     """A worker that is to stop does not wait for those whose clients still ask it."""
 
-    async def drained(self: Line, seconds: float) -> None:
+    async def drained(self: SupervisorLine, seconds: float) -> None:
         pass
 
-    Line.drained = drained
+    SupervisorLine.drained = drained
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

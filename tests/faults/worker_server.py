@@ -26,8 +26,9 @@ from tests.faults import worker_mutants
 from tests.machine import patience
 
 from sapwood.address import Address
-from sapwood.cli import serving
-from sapwood.runtimes.workers.placement import Sharing
+from sapwood.cli import server_process
+from sapwood.cli.serve_options import ServeOptions
+from sapwood.runtimes.workers.placement import ShardPlan
 from sapwood.timings import Timings
 
 APP = "tests.faults.worker_workload:app"
@@ -108,10 +109,8 @@ def _start(asked: socket.socket, count: int, port: int, data: str, level: str, l
         os.environ["SAPWOOD_DURABILITY"] = level
         timings = Timings(worker_silence_timeout=SILENCE - FATAL, worker_steady_after=0.0)
         util.spawnv_passfds = _forked
-        options = serving.Options(
-            APP, "127.0.0.1", port, data=data, grace=GRACE, workers=count or None, timings=timings
-        )
-        serving.serve(options)
+        options = ServeOptions(APP, "127.0.0.1", port, data=data, grace=GRACE, workers=count or None, timings=timings)
+        server_process.serve(options)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
@@ -224,7 +223,7 @@ class Server:
         if not self.count:
             return 0
         address = Address.root_of(kind, root)
-        return Sharing(self.count).worker(address)
+        return ShardPlan(self.count).worker(address)
 
     def workers(self) -> dict[int, int]:
         """Return the process of each worker that has its share."""

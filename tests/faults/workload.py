@@ -19,7 +19,7 @@ from tests.faults.journal import Journal
 
 from sapwood import Agent, App
 from sapwood.errors import Aborted, NotFound, SapwoodError, Unavailable
-from sapwood.kernel.deletion import child_stem
+from sapwood.kernel.trees.deletion import child_stem
 
 TREES = ("oak", "elm")
 BRANCHES = ("north", "south", "east")

@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from sapwood import App, ChatAgent, Refused, Turn, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
-from sapwood.testing.scripted import Line
+from sapwood.testing.script_lines import Line
 
 LIFE = f"[life {os.getpid()}]"
 """What every answer begins with: after a crash, no word of the old process may be left."""

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 
 from sapwood import Agent, App, Refused, agent_tool, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
-from sapwood.testing.scripted import Line
+from sapwood.testing.script_lines import Line
 
 THOUGHTS = ("first", " this,", " then", " that")
 

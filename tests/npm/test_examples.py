@@ -11,7 +11,7 @@ import pytest
 from tests.machine import patience
 from tests.packages import environment, install
 
-from sapwood.chat.chunks import STOPPED
+from sapwood.chat.store.chunks import STOPPED
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.npm.running import MAJORS, SapwoodImpatient, SapwoodRuns, built, drive
 
-from sapwood.runs.kept import PLACE
+from sapwood.runs.tables.executed_runs_table import PLACE
 
 PAGE = '<!doctype html><meta charset="utf-8"><title>runs</title><div id="root"></div><script src="runs.js"></script>'
 NEWEST, *OLDER = sorted(MAJORS, reverse=True)

@@ -194,11 +194,12 @@ HEADERS = [
 SERVE = """
 import sys
 
-from sapwood.cli.serving import Options, serve
+from sapwood.cli.serve_options import ServeOptions
+from sapwood.cli.server_process import serve
 from sapwood.timings import Timings
 
 timings = Timings(request_header_timeout=1.0, request_body_timeout=1.0)
-serve(Options("app:app", "127.0.0.1", 0, workers=eval(sys.argv[1]), timings=timings))
+serve(ServeOptions("app:app", "127.0.0.1", 0, workers=eval(sys.argv[1]), timings=timings))
 """
 """As `sapwood serve`, with less patience for requests that were cut short."""
 BREAKS = re.compile(r"Traceback \(most recent call last\)")

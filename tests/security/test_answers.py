@@ -20,15 +20,16 @@ from tests.machine import patience
 from sapwood import Agent, App, ChatAgent, Question, agent_tool, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
-from sapwood.runs.decisions import broken_at, read
+from sapwood.runs.tables.decisions import broken_at, read
 from sapwood.testing import ScriptedModel, call, calls, running, text
 from sapwood.types import Address, PathSegment
-from sapwood.web.operator import Operator
+from sapwood.web.admin import Admin
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
 
 pytestmark = pytest.mark.slow  # each starts a server
 
 QUESTIONS = "sapwood_questions"
+NOT_OPEN = "This question is not open, or has changed since it was shown. Reload it."
 DESK = "/agents/desk/acme"
 TICKET = f"{DESK}/sub/ticket/ann"
 ANN, EVE, OTTO, TIM, MALLORY = "ann", "eve", "otto", "tim", "mallory"
@@ -194,8 +195,10 @@ async def test_an_answer_to_something_else_than_was_shown_is_refused(tmp_path: P
         await operator.send(desk.frame(0, digest=other))
         told = await operator.until(lambda frame: type_of(frame) == QUESTIONS and "refused" in frame)
 
-        assert (refused.status, refused.json()["answered"]) == (403, False)
-        assert unnamed.status == 400
+        assert (refused.status, refused.json()) == (409, {"answered": False, "refused": NOT_OPEN})
+        assert (unnamed.status, unnamed.json()["answered"]) == (400, False)
+        assert "GET this URL" in unnamed.json()["refused"]
+        assert told["refused"]["reason"] == NOT_OPEN
         assert [one["id"] for one in told["questions"]] == [desk.question["id"]]
         assert await desk.is_open()
 
@@ -325,7 +328,7 @@ async def test_a_decision_by_sapwood_call_is_recorded_as_the_operator_s(tmp_path
         (question,) = await (await desk.world.get_agent(Desk, "acme")).questions.list()
         given = question.id if depth else msgspec.to_builtins(question)
 
-        answers = [one async for one in Operator(desk.world.node).call(str(address), "questions.approve", [given])]
+        answers = [one async for one in Admin(desk.world.node).call(str(address), "questions.approve", [given])]
 
         assert answers == [b"true"]
         await desk.until_booked()
@@ -336,7 +339,7 @@ async def test_a_decision_by_sapwood_call_is_recorded_as_the_operator_s(tmp_path
 
 async def test_code_that_approves_later_is_not_taken_for_the_operator_who_started_it(tmp_path: Path) -> None:
     async with asyncio.timeout(patience()), served(App(agents=[LateApprover])) as one:
-        [_ async for _ in Operator(one.world.node).call("LateApprover:a", "begin", [])]
+        [_ async for _ in Admin(one.world.node).call("LateApprover:a", "begin", [])]
         agent = await one.world.get_agent(LateApprover, "a")
         async with asyncio.timeout(patience()):
             while not (decisions := (await agent.conversation.export())["decisions"]):  # noqa: ASYNC110 - from outside

@@ -12,7 +12,7 @@ from tests.conformance.served import Client
 from tests.security.parts import file, message, post, user_text
 
 from sapwood import Settings
-from sapwood.chat.said import check, received, request_of
+from sapwood.chat.store.user_messages import check, received, request_of
 from sapwood.errors import InvalidArguments, UsageError
 from sapwood.testing import ScriptedModel, text
 

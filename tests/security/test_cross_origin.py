@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from sapwood import Agent, App, ChatAgent, Settings
 from sapwood.auth import JwtAuth
-from sapwood.cli.serving import HostCheck
+from sapwood.cli.host_check import HostCheck
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, running, text
-from sapwood.web.operator import OperatorDoor
+from sapwood.web.admin_http import OperatorDoor
 from sapwood.web.origins import cross_origin_refusal
 
 SERVER = "http://sapwood.example"
@@ -282,7 +282,7 @@ async def test_pages_say_who_may_frame_them_and_what_type_they_have(tmp_path: Pa
     (tmp_path / "page/index.html").write_text("<p>page</p>")
     app = App(agents=[CrossOriginPage], pages=tmp_path / "page", settings=Settings(data=tmp_path / "data"))
     async with app, httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=SERVER) as client:
-        for url in ("/", "/nothing", "/agents/cross-origin-page/p"):
+        for url in ("/", "/nothing", "/agents/cross-origin-page/p", "/agents/nothing/p", "/healthz", "/readyz"):
             answer = await client.get(url)
             assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
             assert answer.headers["x-content-type-options"] == "nosniff"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
+
+from sapwood.storage.engine import CHECKED
 
 pytestmark = pytest.mark.slow  # they start programs
 
@@ -50,8 +52,9 @@ def test_a_decision_that_was_changed_is_noticed(data: Path) -> None:
 
 def _change(file: Path) -> bool:
     """Change who approved, as an intruder with access to the files would."""
-    with closing(sqlite3.connect(file)) as database, database:
+    with closing(apsw.Connection(str(file), vfs=CHECKED)) as database:
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'sapwood_decisions'").fetchone():
             return False
         database.execute("DROP TRIGGER sapwood_decisions_are_not_updated")
-        return database.execute("UPDATE sapwood_decisions SET user = 'otto' WHERE number = 1").rowcount == 1
+        database.execute("UPDATE sapwood_decisions SET user = 'otto' WHERE number = 1")
+        return database.changes() == 1

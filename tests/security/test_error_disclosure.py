@@ -22,11 +22,11 @@ from sapwood.errors import (
     Unavailable,
     UsageError,
 )
-from sapwood.kernel.disclosure import AS_WRITTEN, BY_KIND
+from sapwood.kernel.marshal.disclosure import AS_WRITTEN, BY_KIND
 from sapwood.testing import ScriptedModel, call, calls, running, text
 
 SECRET = "/srv/secret/path.key"
-INTERNAL = re.compile(r"Internal error \(reference ([0-9a-f]{8})\)\.")
+INTERNAL = re.compile(r"(?:Internal error|Stored data cannot be read) \(reference ([0-9a-f]{8})\)\.")
 
 ERRORS: dict[str, Any] = {
     "file": lambda: FileNotFoundError(2, "No such file or directory", SECRET),
@@ -247,6 +247,5 @@ def test_every_error_is_decided_on() -> None:
         "OverLimit",
         "TimedOut",
         "Aborted",
-        "Gated",
         "GaveUp",
     }

@@ -13,7 +13,8 @@ from tests.e2e.command import said_by, serving
 
 from sapwood import Agent, App, Settings
 from sapwood.cli.doctor import examine
-from sapwood.kernel.watchdog import Strikes, write_crash
+from sapwood.kernel.actors.quarantine import Strikes
+from sapwood.kernel.actors.watchdog import write_crash
 from sapwood.storage.files import FolderLock
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
@@ -101,7 +102,7 @@ async def test_a_backup_into_a_folder_that_others_can_enter_is_private(tmp_path:
 
 def test_crash_files_and_strikes_are_private(tmp_path: Path, umask: int) -> None:
     lock = FolderLock(tmp_path / "data")
-    write_crash(tmp_path / "data", 7, "where it was")
+    write_crash(tmp_path / "data", 7, "where it was", 0.0)
     Strikes(tmp_path / "data", 3)._note_release("Vault:v", 1.0)  # pyright: ignore[reportPrivateUsage]
     lock.release()
 
@@ -164,7 +165,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 async def test_an_archive_on_this_machine_can_be_entered_by_its_user_only(tmp_path: Path, umask: int) -> None:
     pytest.importorskip("obstore")
-    from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+    from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
 
     archive = ObjectArchive((tmp_path / "deep/archive").as_uri())
     await archive.put("trees/one", b"secret")

@@ -43,13 +43,14 @@ app = App(agents=[Room])
 SERVE = """
 import resource, sys
 
-from sapwood.cli.serving import Options, serve
+from sapwood.cli.serve_options import ServeOptions
+from sapwood.cli.server_process import serve
 from sapwood.timings import Timings
 
 files, workers, timings = eval(sys.argv[1])
 if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-serve(Options("app:app", "127.0.0.1", 0, grace=5.0, workers=workers, timings=Timings(**timings)))
+serve(ServeOptions("app:app", "127.0.0.1", 0, grace=5.0, workers=workers, timings=Timings(**timings)))
 """
 HALF = b"GET /agents/room/held HTTP/1.1\r\nHost: 127.0.0.1\r\nX-a: "
 HALF_HANDSHAKE = (

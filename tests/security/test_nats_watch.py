@@ -16,7 +16,7 @@ import nats.errors
 from nats.js.api import StreamConfig
 from tests.cluster.servers import Nats, put
 
-from sapwood.runtimes.cluster.connecting import connect
+from sapwood.runtimes.cluster.nats.nats_connection import connect
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from sapwood.errors import Crashed
-from sapwood.kernel.parcels import Failure, Value, find, pack, unpack_error, value_from, value_of
+from sapwood.kernel.marshal.failures import Failure, unpack_error
+from sapwood.kernel.marshal.values import Value, find, pack, value_from, value_of
 
 CONTENT = msgspec.Raw(msgspec.msgpack.encode({"at": 1}))
 

@@ -15,9 +15,9 @@ from tests.conformance.worlds import until
 
 from sapwood import Agent, App, RemoteSubAgent, Run
 from sapwood.remote import NestedEvent, NestedEvents, Position, RunTransport
-from sapwood.runs.clients import RunClients
-from sapwood.runs.http_transport import _events
-from sapwood.runs.nested_log import MAX_BYTES, MAX_EVENTS
+from sapwood.runs.execution.clients import RunClients
+from sapwood.runs.remote.http_transport import _events
+from sapwood.runs.remote.nested_log import MAX_BYTES, MAX_EVENTS
 from sapwood.testing import running
 from sapwood.types import Event, PathSegment
 from sapwood.wire import remote as wire
@@ -224,4 +224,4 @@ async def test_the_session_is_not_told_as_the_parent_of_a_nested_run() -> None:
 def test_a_batch_that_is_too_large_is_not_even_decoded() -> None:
     large = b'{"events":[' + b'{"path":[],"run":"a","kind":"started","at":1},' * 60_000 + b"]}"
     assert len(large) > wire.MAX_NESTED_BATCH_BYTES
-    assert list(_events([wire.Told("nested", large)])) == []
+    assert list(_events([wire.RunEvent("nested", large)])) == []

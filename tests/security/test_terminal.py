@@ -17,18 +17,19 @@ from rich.console import Console, RenderableType
 from tests.machine import patience
 
 from sapwood import Agent, App, Retry, Settings
-from sapwood.cli import cluster, showing
+from sapwood.cli import cluster, render
 from sapwood.cli.commands import cli
 from sapwood.cli.commands import run as run_command
+from sapwood.cli.deployment_check import Report
 from sapwood.cli.doctor import Finding
-from sapwood.cli.fitting import Report
 from sapwood.cli.terminal import error_line
 from sapwood.cli.top import Top
 from sapwood.escapes import LineFormatter, escape_controls
-from sapwood.kernel.fitting import Misfit
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.looking import Node, Seen
-from sapwood.runtimes.cluster.verifying import Verified
+from sapwood.kernel.node.data_folder import OddEntry
+from sapwood.kernel.node.upgrade_check import Misfit
+from sapwood.runtimes.cluster.base.cluster_status import NodeStatus, Seen
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.ops.verification import VerificationReport
 from sapwood.types import Address
 
 HOSTILE = "x\x1b]0;OWNED\x07\x1b[2J\r\b\x7f\x9b31m\u202e\u2066 [red]y"
@@ -131,20 +132,21 @@ def many() -> list[RenderableType]:
     parameters = {"properties": {HOSTILE: {"title": HOSTILE}}, "required": []}
     method = {"name": HOSTILE, "doc": HOSTILE, "parameters": parameters, "variadic": False, "streams": True}
     method |= {"result": {"$ref": f"#/$defs/{HOSTILE}"}}
+    odd = OddEntry(HOSTILE, HOSTILE, HOSTILE, has_data=True)
     misfit = Misfit(agent="Vault:v", id=HOSTILE, what=HOSTILE, why=HOSTILE, remedy=HOSTILE)
-    node = Node(HOSTILE, 1.0, is_alive=True, is_leaving=False, shards=1, version="1")
+    node = NodeStatus(HOSTILE, 1.0, is_alive=True, is_leaving=False, shards=1, version="1")
     seen = Seen(HOSTILE, Layout(), [node], unowned=0, orphaned=0, streams=[], servers=[], troubles=[HOSTILE])
     return [
-        showing.picture(tree),
-        *showing.letters({"letters": [letter], "unread": [unread]}),
-        showing.runs({"runs": [run]}),
-        *showing.methods({"methods": [method]}),
-        showing.rows({"columns": [HOSTILE], "rows": [[HOSTILE]]}),
-        showing.finding(Finding(HOSTILE, HOSTILE, HOSTILE)),
-        *showing.report(Report(HOSTILE, {}, [misfit]), HOSTILE),
+        render.picture(tree),
+        *render.letters({"letters": [letter], "unread": [unread]}),
+        render.runs({"runs": [run]}),
+        *render.methods({"methods": [method]}),
+        render.rows({"columns": [HOSTILE], "rows": [[HOSTILE]]}),
+        render.finding(Finding(HOSTILE, HOSTILE, HOSTILE)),
+        *render.report(Report(HOSTILE, {}, [misfit], [odd]), HOSTILE),
         top(),
         cluster.shown(seen),
-        *cluster.told(Verified(mended=[HOSTILE], unrepaired=[HOSTILE], offline=[HOSTILE])),
+        *cluster.told(VerificationReport(mended=[HOSTILE], unrepaired=[HOSTILE], offline=[HOSTILE])),
     ]
 
 

@@ -19,18 +19,18 @@ from tests.machine import patience
 from sapwood import Agent, App, ChatAgent, Refused, agent_tool, tool
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.drivers.temporal.driver import workflow_id
+from sapwood.drivers.temporal.messages import INTERRUPT, LOOK, STEP, Driven
 from sapwood.drivers.temporal.worker import work
-from sapwood.drivers.temporal.workflow import INTERRUPT, LOOK, STEP, Driven
-from sapwood.runs.pacing import Part
+from sapwood.runs.execution.driver import DrivenWork
 from sapwood.testing import ScriptedModel, call, calls, fails, text
-from sapwood.testing.scripted import Line
+from sapwood.testing.script_lines import Line
 from sapwood.types import Address
 
 
 class ShortDriver(TemporalDriver):
     """Has workflows begin a new history after two steps."""
 
-    def driven(self, part: Part) -> Driven:
+    def driven(self, part: DrivenWork) -> Driven:
         return replace(super().driven(part), most_steps=2)
 
 

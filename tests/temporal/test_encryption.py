@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from sealing import ENCODING, sealed
+from encryption import ENCODING, encrypting_converter
 from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from tests.conformance.serving import serving
@@ -66,7 +66,7 @@ async def test_no_payload_and_no_failure_can_be_read_without_the_key(temporal: T
     keys = [Fernet.generate_key().decode()]
     scenes = ["children", "failed", "approved", "interrupted"]
 
-    kept = await kept_of(scenes, temporal, tmp_path, data_converter=sealed(keys))
+    kept = await kept_of(scenes, temporal, tmp_path, data_converter=encrypting_converter(keys))
 
     found = payloads(kept)
     assert len(found) > 30
@@ -81,7 +81,7 @@ async def test_ids_search_attributes_and_codes_of_errors_can_be_read_all_the_sam
 ) -> None:
     keys = [Fernet.generate_key().decode()]
 
-    kept = await kept_of(["failed"], temporal, tmp_path, data_converter=sealed(keys))
+    kept = await kept_of(["failed"], temporal, tmp_path, data_converter=encrypting_converter(keys))
 
     assert any(id.startswith("SceneDesk:failed turn-") for id in texts(kept, "workflowId"))
     attributes = kept[0]["events"][0]["workflowExecutionStartedEventAttributes"]["searchAttributes"]["indexedFields"]
@@ -91,9 +91,9 @@ async def test_ids_search_attributes_and_codes_of_errors_can_be_read_all_the_sam
 
 async def test_what_was_sealed_with_an_old_key_or_with_none_is_read_after_a_change() -> None:
     old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
-    open_, sealed_by_old = await DataConverter.default.encode(["a"]), await sealed([old]).encode(["b"])
+    open_, sealed_by_old = await DataConverter.default.encode(["a"]), await encrypting_converter([old]).encode(["b"])
 
-    assert await sealed([new, old]).decode([*open_, *sealed_by_old]) == ["a", "b"]
+    assert await encrypting_converter([new, old]).decode([*open_, *sealed_by_old]) == ["a", "b"]
 
 
 async def test_a_turn_waits_while_only_workers_without_the_key_are_there(temporal: Temporal, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_turn_waits_while_only_workers_without_the_key_are_there(tempora
 
     app = App(
         agents=[SceneDesk],
-        driver=driver(data_converter=sealed([Fernet.generate_key().decode()])),
+        driver=driver(data_converter=encrypting_converter([Fernet.generate_key().decode()])),
         settings=Settings(data=tmp_path / "data"),
     )
     async with app, serving(app) as site:

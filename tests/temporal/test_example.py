@@ -47,19 +47,19 @@ def until_closed(temporal: Temporal, query: str, count: int) -> list[str]:
 def test_the_example_runs_as_its_readme_says(folder: Path, temporal: Temporal, *, is_sealed: bool) -> None:
     name = f"Editor:{'sealed' if is_sealed else 'open'}"
     told = {"TEMPORAL": temporal.host, "DRIVER_TOKEN": "between-us", "PAUSE": "0"}
-    told |= {"SEAL_KEYS": Fernet.generate_key().decode()} if is_sealed else {}
+    told |= {"ENCRYPTION_KEYS": Fernet.generate_key().decode()} if is_sealed else {}
     with (
         serving(folder, "serve", "app:app", **told) as server,
         going_on(folder, "temporal", "worker", "app:app", "--url", f"http://127.0.0.1:{server.port}", **told),
     ):
         turn = json.loads(said_by(folder, "call", name, "send", "A bulletin, please."))
-        (question,) = json.loads(said_by(folder, "call", name, "approvals"))
+        (question,) = json.loads(said_by(folder, "questions", name, "--json"))["questions"]
         assert (turn["status"], question["tool"]) == ("waiting", "print_it")
         (waiting,) = workflows(temporal, f"SapwoodRoot='{name}' AND ExecutionStatus='Running'")
         assert waiting["execution"]["workflowId"] == f"{name} {turn['id']}"
 
-        said_by(folder, "call", name, "approve", question["id"])
+        said_by(folder, "call", name, "questions.approve", question["id"])
 
-        assert json.loads(said_by(folder, "call", name, "turn", turn["id"]))["text"] == "The bulletin is out."
+        assert json.loads(said_by(folder, "call", name, "turns.wait", turn["id"]))["text"] == "The bulletin is out."
         assert until_closed(temporal, f"SapwoodRoot='{name}'", 3) == ["WORKFLOW_EXECUTION_STATUS_COMPLETED"] * 3
         assert len(workflows(temporal, f"SapwoodRoot='{name}' AND SapwoodType='Reporter'")) == 2

@@ -22,7 +22,7 @@ from tests.temporal.cluster import Temporal, driven
 
 from sapwood import Agent, App, ChatAgent, Refused, Run, agent_tool, tool
 from sapwood.address import Address
-from sapwood.kernel.node import roots_in
+from sapwood.kernel.node.data_folder import roots_in
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 
 CHIEF = "/agents/scene-chief/t"

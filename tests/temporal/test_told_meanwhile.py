@@ -11,12 +11,13 @@ import pytest
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from tests.machine import patience
 from tests.temporal.cluster import Temporal
 
-from sapwood.drivers.temporal.workflow import INTERRUPT, NAME, OVER, STEP, STOP, Answer, Asked, Driven, WorkWorkflow
+from sapwood.drivers.temporal.messages import INTERRUPT, NAME, OVER, STEP, STOP, Driven, StepAnswer, StepRequest
+from sapwood.drivers.temporal.workflow import WorkWorkflow
 
 
 class Agent:
@@ -24,17 +25,17 @@ class Agent:
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[str] = asyncio.Queue()
-        self.answers: dict[str, asyncio.Future[Answer]] = {
+        self.answers: dict[str, asyncio.Future[StepAnswer]] = {
             what: asyncio.get_running_loop().create_future() for what in (STEP, STOP)
         }
 
     @activity.defn(name=STEP)
-    async def step(self, asked: Asked) -> Answer:
+    async def step(self, asked: StepRequest) -> StepAnswer:
         self.asked.put_nowait(STEP)
         return await asyncio.shield(self.answers[STEP])
 
     @activity.defn(name=STOP)
-    async def stop(self, asked: Asked) -> Answer:
+    async def stop(self, asked: StepRequest) -> StepAnswer:
         self.asked.put_nowait(STOP)
         return await asyncio.shield(self.answers[STOP])
 
@@ -80,7 +81,7 @@ async def test_one_that_is_interrupted_and_cancelled_waits_until_the_agent_has_s
         await handle.cancel()
         await knows(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED)
         for answer in agent.answers.values():
-            answer.set_result(Answer("cancelled"))
+            answer.set_result(StepAnswer("cancelled"))
 
         with pytest.raises(WorkflowFailureError) as raised:
             await handle.result()
@@ -94,7 +95,20 @@ async def test_one_that_is_told_that_it_is_over_does_not_go_on_in_another_histor
     async with driving(temporal, most_steps=1) as (agent, handle):
         await handle.signal(OVER, "cancelled")
         await knows(handle, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
-        agent.answers[STEP].set_result(Answer("running", waits=True))
+        agent.answers[STEP].set_result(StepAnswer("running", waits=True))
 
         async with asyncio.timeout(patience()):
             assert await handle.result(follow_runs=True) == "cancelled"
+
+
+async def test_one_that_failed_unasked_fails_with_the_code_of_its_error(temporal: Temporal) -> None:
+    async with driving(temporal) as (agent, handle):
+        agent.answers[STEP].set_result(StepAnswer("running", waits=True))
+        await handle.signal(OVER, args=["failed", "over_limit"])
+
+        async with asyncio.timeout(patience()):
+            with pytest.raises(WorkflowFailureError) as failed:
+                await handle.result()
+
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "over_limit"

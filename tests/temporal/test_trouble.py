@@ -15,9 +15,9 @@ from tests.machine import patience
 from tests.temporal.cluster import Driven, Temporal, driven, until_ended
 
 from sapwood import ChatAgent, agent_tool, tool
+from sapwood.drivers.temporal.messages import NAME
+from sapwood.drivers.temporal.messages import Driven as Work
 from sapwood.drivers.temporal.worker import work
-from sapwood.drivers.temporal.workflow import NAME
-from sapwood.drivers.temporal.workflow import Driven as Work
 from sapwood.testing import ScriptedModel, call, text
 
 NOWHERE = "http://127.0.0.1:1"

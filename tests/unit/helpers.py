@@ -7,9 +7,13 @@ from asyncio import Future
 from pathlib import Path
 
 from sapwood.address import Address
-from sapwood.kernel.ports import Commit, settle
+from sapwood.errors import StoredDataError
+from sapwood.kernel.ports.durability import Commit, settle
+from sapwood.storage.availability import StorageUnavailable
 from sapwood.storage.database import Database
+from sapwood.storage.engine import CHECKSUM
 from sapwood.storage.files import Files
+from sapwood.storage.image import PAGE_SIZE
 
 
 class Owner:
@@ -46,6 +50,12 @@ class Owner:
     def lost(self, database: Database, error: BaseException) -> None:
         self.lost_.append(error)
 
+    def refused(self, error: StorageUnavailable) -> None:
+        pass
+
+    def damaged(self, database: Database, how: str) -> StoredDataError:
+        return StoredDataError(f"{database.path.name}: {how}")
+
 
 def a_database(
     path: Path,
@@ -65,6 +75,12 @@ def a_database(
         sql_timeout=sql_timeout,
         max_bytes=max_bytes,
     )
+
+
+def without_checksums(image: bytes | bytearray) -> bytes:
+    """Return a database without the checksums of its pages: they are computed when a page is written to the file."""
+    pages = [image[at : at + PAGE_SIZE - CHECKSUM] for at in range(0, len(image), PAGE_SIZE)]
+    return bytes(CHECKSUM).join(pages) + bytes(CHECKSUM)
 
 
 class RecordingGate:

@@ -7,18 +7,22 @@ import random
 from collections.abc import Collection
 from pathlib import Path
 
+from tests.unit.helpers import without_checksums
+
 from sapwood.address import Address
 from sapwood.clock import SystemClock
-from sapwood.kernel.chain import tree_id
-from sapwood.kernel.keeping import Keeper, Replicas
-from sapwood.kernel.ports import Archive, Epoch, FencedLog
-from sapwood.kernel.replicated import ReplicatedGate
-from sapwood.kernel.restoring import LABEL
-from sapwood.kernel.shards import shard_of
-from sapwood.kernel.slices import Slices
+from sapwood.errors import StoredDataError
+from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.log.records import tree_id
+from sapwood.kernel.log.replicated_gate import ReplicatedGate
+from sapwood.kernel.log.restore import LABEL
+from sapwood.kernel.log.tree_cache import Keeper, Replicas
+from sapwood.kernel.ports.log import Archive, Epoch, FencedLog
+from sapwood.kernel.ports.shards import shard_of
+from sapwood.storage.availability import StorageUnavailable
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
-from sapwood.storage.walframes import whole_image
+from sapwood.storage.wal_frames import whole_image
 from sapwood.timings import DEFAULTS, Timings
 
 
@@ -47,6 +51,12 @@ class LoggedTree:
 
     def lost(self, database: Database, error: BaseException) -> None:
         raise error
+
+    def refused(self, error: StorageUnavailable) -> None:
+        raise error
+
+    def damaged(self, database: Database, how: str) -> StoredDataError:
+        return StoredDataError(how)
 
     def database(self, stem: str = "root") -> Database:
         if stem not in self.databases:
@@ -122,6 +132,7 @@ class Place:
             archive,
             self.gate,
             Files(),
+            SystemClock(),
             epoch_of=self.owned.get,
             park_after=park_after,
             replicas=replicas,
@@ -143,7 +154,7 @@ class Place:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return what each database of a folder holds; nobody has them open."""
-    return {path.stem: whole_image(path) for path in sorted(folder.glob("*.db"))}
+    return {path.stem: without_checksums(whole_image(path)) for path in sorted(folder.glob("*.db"))}
 
 
 def a_root(name: str, type_id: str = "Kept") -> Address:

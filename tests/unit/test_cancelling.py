@@ -6,7 +6,7 @@ import asyncio
 
 from tests.machine import patience
 
-from sapwood.kernel.cancelling import cancel_all
+from sapwood.kernel.aio import cancel_all
 
 
 async def test_a_task_whose_cancelling_got_lost_is_cancelled_again() -> None:

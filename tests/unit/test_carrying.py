@@ -12,7 +12,7 @@ from tests.machine import patience
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.web.carrying import relay
+from sapwood.web.proxy import relay
 
 
 class Dying:

@@ -26,7 +26,7 @@ from pydantic_ai.messages import (
 )
 from tests.conformance.chats import built
 
-from sapwood.chat.chunks import Projection, assembled, closed, json_of, merged
+from sapwood.chat.store.chunks import Projection, assembled, closed, json_of, merged
 
 EMPTY: dict[str, Any] = {"id": "m", "role": "assistant", "parts": []}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.machine import patience
 
-from sapwood.chat.providers import Limiter, Providers, provider_of
+from sapwood.chat.models.providers import Limiter, Providers, provider_of
 from sapwood.settings import Settings
 from sapwood.testing import FakeClock, ScriptedModel
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 from tests.unit.helpers import a_database
 
-from sapwood.chat.transcript import AT_ONCE, Transcript
+from sapwood.chat.store.transcript import AT_ONCE, Transcript
 from sapwood.storage.database import Database
 from sapwood.testing import FakeClock
 
@@ -107,10 +107,29 @@ def test_what_was_undone_was_not_said(database: Database) -> None:
 
 def test_the_ids_and_the_last_question_are_known(database: Database) -> None:
     transcript = Transcript(database, FakeClock())
-    assert (transcript.known(), transcript.last_said()) == (set(), [])
+    assert (transcript.known("ab"), transcript.last_said()) == (set(), [])
 
     for id, role in (("a", "user"), ("b", "assistant"), ("c", "user"), ("d", "assistant")):
         transcript.put({"id": id, "role": role, "parts": []})
 
-    assert transcript.known() == {"a", "b", "c", "d"}
+    assert transcript.known(["d", "none", "a"]) == {"a", "d"}
+    assert transcript.known([]) == set()
     assert transcript.last_said() == ["c"]
+
+
+def test_a_message_is_as_stored_whatever_was_read_before(database: Database) -> None:
+    transcript = Transcript(database, FakeClock())
+    assert transcript.get("a") is None
+
+    transcript.put({"id": "a", "role": "user", "parts": []})
+    with contextlib.suppress(RuntimeError), database.block():
+        transcript.put({"id": "a", "role": "user", "parts": [{"type": "text", "text": "changed"}]})
+        raise RuntimeError
+
+    assert transcript.get("a") == {"id": "a", "role": "user", "parts": []}
+    found = transcript.get("a")
+    assert found is not None
+    found["parts"].append("a change by the reader")
+    assert transcript.get("a") == {"id": "a", "role": "user", "parts": []}
+    transcript.remove(["a"])
+    assert transcript.get("a") is None

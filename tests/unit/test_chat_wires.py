@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sapwood.chat.wires import Wire
+from sapwood.chat.models.provider_sockets import ProviderSocket
 from sapwood.kernel.histogram import Histogram
-from sapwood.runs.stops import Stop
+from sapwood.runs.execution.cancellation_latency import Stop
 
 
 class Stream:
@@ -49,7 +49,7 @@ Ends = tuple[socket.socket, socket.socket]
 
 
 def test_a_connection_that_a_request_has_is_closed_at_once(ends: Ends) -> None:
-    wire, timing = Wire(), Histogram()
+    wire, timing = ProviderSocket(), Histogram()
     stop = Stop(timing)
     with wire.used():
         wire.hold(1, Stream(ends[0]))
@@ -62,7 +62,7 @@ def test_a_connection_that_a_request_has_is_closed_at_once(ends: Ends) -> None:
 
 
 def test_one_that_was_handed_back_is_left_alone_and_the_end_of_the_request_counts(ends: Ends) -> None:
-    wire, timing = Wire(), Histogram()
+    wire, timing = ProviderSocket(), Histogram()
     stop = Stop(timing)
     with wire.used():
         wire.hold(1, Stream(ends[0]))
@@ -77,7 +77,7 @@ def test_one_that_was_handed_back_is_left_alone_and_the_end_of_the_request_count
 
 
 def test_one_that_many_requests_share_is_left_alone(ends: Ends) -> None:
-    wire = Wire()
+    wire = ProviderSocket()
     with wire.used():
         wire.hold(1, Stream(ends[0], "h2"))
 
@@ -87,7 +87,7 @@ def test_one_that_many_requests_share_is_left_alone(ends: Ends) -> None:
 
 
 def test_one_that_opens_after_the_stop_is_closed_as_it_opens(ends: Ends) -> None:
-    wire = Wire()
+    wire = ProviderSocket()
     with wire.used():
         wire.cut(None)
 
@@ -97,7 +97,7 @@ def test_one_that_opens_after_the_stop_is_closed_as_it_opens(ends: Ends) -> None
 
 
 def test_one_that_is_closed_already_does_no_harm(ends: Ends) -> None:
-    wire = Wire()
+    wire = ProviderSocket()
     with wire.used():
         wire.hold(1, Stream(ends[0]))
         ends[0].close()

@@ -6,8 +6,8 @@ import pytest
 
 from sapwood import Agent, Breaker
 from sapwood.errors import CircuitOpen
-from sapwood.kernel.circuits import Circuits
-from sapwood.kernel.classes import known
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.rpc.circuits import Circuits
 
 BREAKER = Breaker(failures=2, reset_after=10)
 

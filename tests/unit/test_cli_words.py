@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.cli.words import counted
+from sapwood.cli.quantities import counted
 
 
 @pytest.mark.parametrize(

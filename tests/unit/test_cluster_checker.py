@@ -11,8 +11,8 @@ from tests.faults.cluster.checker import check, check_chain
 from tests.faults.cluster.history import Act, History, Kept, Written
 from tests.faults.cluster.said import unexpected
 
-from sapwood.kernel.chain import Message, seal
-from sapwood.kernel.ports import Record
+from sapwood.kernel.log.records import Message, seal
+from sapwood.kernel.ports.log import Record
 
 LIST = "/agents/ledger/a"
 

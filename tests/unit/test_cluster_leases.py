@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sapwood.runtimes.cluster.leases import Lease, Life, NodeLease, Nodes
-from sapwood.runtimes.cluster.owners import STAGGER, Owner, ranking, turn_of, wished
+from sapwood.runtimes.cluster.base.leases import Lease, Life, NodeLease, Nodes
+from sapwood.runtimes.cluster.base.placement import STAGGER, ShardOwner, ranking, turn_of, wished
 
 SECONDS, MARGIN = 12.0, 1.5
 
@@ -187,11 +187,11 @@ def test_only_the_shards_of_a_node_that_comes_move() -> None:
 
 def test_whoever_should_have_a_shard_takes_it_at_once_and_the_others_wait_in_turn() -> None:
     order = ranking(7, ["a", "b", "c"])
-    died = Owner(3, "x", "1")
+    died = ShardOwner(3, "x", "1")
 
     assert [turn_of(node, 7, died, ["a", "b", "c"]) for node in order] == [0, STAGGER, 2 * STAGGER]
 
-    released = Owner(3, "", "1", to=order[2])
+    released = ShardOwner(3, "", "1", to=order[2])
 
     assert turn_of(order[2], 7, released, ["a", "b", "c"]) == 0
     assert turn_of(order[0], 7, released, ["a", "b", "c"]) == STAGGER

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import loops
 
-from sapwood.runtimes.cluster.pipe import HEAD, Pipe
-from sapwood.runtimes.workers.framing import Kind, Unheard, framed
+from sapwood.runtimes.cluster.nats.reliable_stream import HEAD, Pipe
+from sapwood.runtimes.workers.frames import Kind, Unheard, framed
 from sapwood.timings import Timings
 
 QUICK = Timings(pipe_check_interval=0.01, pipe_ack_delay=0.002, pipe_ping_after=0.02, pipe_absence_timeout=0.1)

@@ -21,27 +21,28 @@ from sapwood import Agent
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import Unavailable
-from sapwood.kernel import restoring
-from sapwood.kernel.archiving import park
-from sapwood.kernel.chain import Base, chained, tree_id
-from sapwood.kernel.classes import known
-from sapwood.kernel.holding import Holding
-from sapwood.kernel.node import Node as RealNode
-from sapwood.kernel.ports import Entry, Epoch, Fenced, NotBegun, Record
-from sapwood.kernel.shards import SHARDS, shard_of
-from sapwood.kernel.tree import Tree
-from sapwood.runtimes.cluster import pipe
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.kernel.log import restore
+from sapwood.kernel.log.records import Base, chained, tree_id
+from sapwood.kernel.log.snapshots import park
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.node.node import Node as RealNode
+from sapwood.kernel.node.shard_handover import ShardHandover
+from sapwood.kernel.ports.log import Entry, Epoch, Fenced, Record
+from sapwood.kernel.ports.placement import NotBegun
+from sapwood.kernel.ports.shards import SHARDS, shard_of
+from sapwood.kernel.trees.tree import Tree
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.base.segments import SEGMENTS, SegmentLine, pack_segment, segment_key
+from sapwood.runtimes.cluster.copies.log_shipper import Shipper
+from sapwood.runtimes.cluster.nats import reliable_stream
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.cluster.runtime import Member, Ways, make_member
-from sapwood.runtimes.cluster.segments import SEGMENTS, Line, pack_segment, segment_key
-from sapwood.runtimes.cluster.shipping import Shipper
-from sapwood.runtimes.workers.framing import Kind, Unheard, framed
+from sapwood.runtimes.workers.frames import Kind, Unheard, framed
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
-from sapwood.storage.walframes import Frames, WalFrames
+from sapwood.storage.wal_frames import Frames, WalFrames
+from sapwood.testing.memory_log import MemoryArchive, MemoryLog
 from sapwood.timings import Timings
 
 
@@ -212,7 +213,7 @@ class SlowFiles(Files):
         self.arrived, self.go_on = threading.Event(), threading.Event()
 
     def rename(self, path: Path, to: Path) -> None:
-        if path.suffix == restoring.SOON:
+        if path.suffix == restore.SOON:
             self.arrived.set()
             self.go_on.wait(10)
         super().rename(path, to)
@@ -277,12 +278,12 @@ async def test_a_late_owner_does_not_bring_back_a_tree_that_was_destroyed(world:
             await other.open(ROOT)
             await other.gate.bury(ROOT, None)
             await other.keeper.destroyed(ROOT)
-            assert await park(world.log, world.archive, SHARD, TREE, history=0.0)
+            assert await park(world.log, world.archive, SHARD, TREE, clock=SystemClock(), history=0.0)
             return done
         return await put(key, data, only_new=only_new)
 
     world.archive.put = late  # type: ignore[method-assign]
-    await park(world.log, world.archive, SHARD, TREE, history=0.0, is_ours=lambda: is_ours)
+    await park(world.log, world.archive, SHARD, TREE, clock=SystemClock(), history=0.0, is_ours=lambda: is_ours)
     assert world.records() == []
     third = world.node("c")
     tree = await third.open(ROOT)
@@ -327,7 +328,7 @@ class OneNode:
         self.node.begin([known(Troubled)], begin_due=lambda actor: None, when_started=lambda actor: None)
 
     @property
-    def holding(self) -> Holding:
+    def holding(self) -> ShardHandover:
         return self.member.holding
 
     def own_anew(self) -> None:
@@ -349,7 +350,7 @@ async def add(one: OneNode) -> int:
 
 
 async def test_a_tree_whose_bringing_was_cancelled_before_it_began_can_be_brought(one: OneNode) -> None:
-    asking = asyncio.ensure_future(one.node.brought(TROUBLED))
+    asking = asyncio.ensure_future(one.node.loader.load(TROUBLED))
     await asyncio.sleep(0)
     one.holding.lost([shard_of(TROUBLED)])
     with pytest.raises(Unavailable):
@@ -395,7 +396,7 @@ async def test_a_tree_that_did_not_close_well_is_said_to_have_not(
     async def broken(tree: object, error: object) -> None:
         raise OSError("no")
 
-    monkeypatch.setattr(one.node, "close", broken)
+    monkeypatch.setattr(one.node.removal, "close", broken)
     with pytest.raises(Unavailable):
         await one.holding.let_go([shard_of(TROUBLED)])
 
@@ -417,7 +418,7 @@ async def test_a_tree_that_cannot_be_dropped_keeps_no_other_and_answers_no_more(
     for name in ("one", "two"):
         await (await one.node.stub([(known(Troubled), name)], None)).add()  # type: ignore[attr-defined]
     first, second = list(one.node.trees)
-    lose = one.node.lose
+    lose = one.node.removal.lose
 
     def broken(tree: Tree) -> None:
         if tree.address == first:
@@ -425,7 +426,7 @@ async def test_a_tree_that_cannot_be_dropped_keeps_no_other_and_answers_no_more(
         lose(tree)
 
     actor = one.node.trees[first].actors[first]
-    monkeypatch.setattr(one.node, "lose", broken)
+    monkeypatch.setattr(one.node.removal, "lose", broken)
     one.holding.lost([shard_of(first), shard_of(second)])
     assert second not in one.node.trees
     with pytest.raises(Unavailable):
@@ -437,7 +438,7 @@ async def test_a_lost_tree_that_is_being_put_away_is_not_waited_for(one: OneNode
     one.storage.log.is_reachable.clear()
     one.node.gate.alarmed(TROUBLED, 1.0, 0)
     one.node.sleep()
-    ((_, work),) = one.node.putting_away(lambda root: True).values()
+    ((_, work),) = one.node.loader.closed_trees(lambda root: True).values()
     await asyncio.sleep(0.02)
     one.holding.lost([shard_of(TROUBLED)])
     await asyncio.wait_for(work, patience())
@@ -479,7 +480,7 @@ async def test_what_was_sent_after_a_question_may_have_been_heard() -> None:
         def connection_lost(self, exc: Exception | None) -> None:
             ended.append(exc)
 
-    mine = pipe.Pipe(
+    mine = reliable_stream.Pipe(
         asyncio.get_running_loop(),
         End(),
         lambda packet, which: sent.append((packet, which)),
@@ -488,7 +489,7 @@ async def test_what_was_sent_after_a_question_may_have_been_heard() -> None:
         Timings(pipe_ping_after=0.0, pipe_check_interval=0.01, pipe_absence_timeout=0.0),
     )
     await asyncio.sleep(0.05)
-    asked = [which for packet, which in sent if packet[0] == pipe.ASKED]
+    asked = [which for packet, which in sent if packet[0] == reliable_stream.ASKED]
     assert asked
     mine.write(framed(1, 7, Kind.OPEN, b"x"))
     mine.nobody(asked[-1])
@@ -511,7 +512,7 @@ async def test_a_segment_without_messages_does_not_make_those_before_it_old() ->
     now = time.time()
     ages = [9, 2, None, None, 1, 0]
     for first, days in enumerate(ages, start=1):
-        lines = [] if days is None else [Line(first, now - days * 86400, "c.log.0.0.tree.aa", b"x")]
+        lines = [] if days is None else [SegmentLine(first, now - days * 86400, "c.log.0.0.tree.aa", b"x")]
         await archive.put(segment_key(0, first), pack_segment(0, first, first, lines))
     shipper = NoIndex(None, Names("c", Layout(streams=1)), 0, archive, history=7 * 86400.0)
     assert await shipper.sweep() == 1

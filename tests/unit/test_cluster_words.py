@@ -13,10 +13,10 @@ from rich.console import Console
 
 from sapwood.cli.cluster import cluster, shown
 from sapwood.errors import UsageError
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.leases import NodeLease
-from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream
-from sapwood.runtimes.cluster.membership import Membership
+from sapwood.runtimes.cluster.base.cluster_status import Copy, NodeStatus, Seen, StreamStatus
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.base.leases import NodeLease
+from sapwood.runtimes.cluster.ownership.membership import Membership
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.settings import Settings
 
@@ -95,11 +95,11 @@ def said(seen: Seen) -> str:
 
 def test_the_status_marks_who_is_silent_and_says_how_much_room_is_taken_and_that_copies_are_equal() -> None:
     copies = [Copy(f"nats-{n}", n == 0, True, False, 0, messages=7, first=1, last=7) for n in range(3)]
-    stream = Stream("s", 7, 2048, 1, 7, copies, archived=4, unarchived=3, room=1 << 20)
+    stream = StreamStatus("s", 7, 2048, 1, 7, copies, archived=4, unarchived=3, room=1 << 20)
     nodes = [
-        Node("anna", 1.0, True, False, 2048, "1"),
-        Node("berta", 9.0, True, False, 2048, "1"),
-        Node("carla", 13.0, True, False, 0, "1"),
+        NodeStatus("anna", 1.0, True, False, 2048, "1"),
+        NodeStatus("berta", 9.0, True, False, 2048, "1"),
+        NodeStatus("carla", 13.0, True, False, 0, "1"),
     ]
     seen = Seen("sapwood", Layout(), nodes, 0, 0, [stream], [], [])
 

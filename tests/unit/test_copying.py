@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from sapwood.errors import InvalidArguments, NotCopyable, OverLimit
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.marshal.copier import Copier
 
 LIMIT = 1_000_000
 

@@ -15,14 +15,14 @@ from tests.unit.test_gate import HeldFiles
 from tests.unit.test_workers_transport import pair, some_turns
 
 from sapwood import Agent, App, Settings
-from sapwood.kernel.ports import Exchange
+from sapwood.kernel.ports.transport import Exchange
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.runtimes.workers.link import WINDOW
 from sapwood.settings import Durability
 from sapwood.testing import running
 from sapwood.timings import Timings
-from sapwood.web.counting import QUEUES, busiest, counted
-from sapwood.web.wire import Wire
+from sapwood.web.socket_writer import SocketWriter
+from sapwood.web.stats import QUEUES, busiest, counted
 
 
 class Holding:
@@ -170,7 +170,7 @@ async def test_bytes_that_a_client_does_not_read_are_counted() -> None:
     async def send(message: MutableMapping[str, Any]) -> None:
         await reads
 
-    wire = Wire(send, 1_000_000)
+    wire = SocketWriter(send, 1_000_000)
     for number in range(3):
         wire.send(number, "x" * 1000)
 

@@ -11,7 +11,7 @@ import pytest
 
 from sapwood.address import PathSegment
 from sapwood.errors import Aborted, ChildFailed, Crashed, NotFound, OverLimit, Refused
-from sapwood.kernel.crossing import crossing, describe
+from sapwood.kernel.marshal.exceptions import crossing, describe
 
 HERE = (PathSegment("Inbox", "alice"), PathSegment("Notebook", "shopping"))
 LIMIT = 100_000

@@ -31,7 +31,7 @@ from sapwood.errors import (
     Unavailable,
     UsageError,
 )
-from sapwood.kernel.registry import CHILDREN
+from sapwood.kernel.actors.children_table import CHILDREN
 from sapwood.storage.database import Database
 from sapwood.storage.image import PAGE_SIZE, empty_image
 from sapwood.storage.migrations import of_user
@@ -866,7 +866,7 @@ def test_a_damaged_file_can_be_tried_any_number_of_times_without_using_up_descri
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - it lists itself, too
 
     for _ in range(5):
-        with pytest.raises(StoredDataError, match="cannot be opened"):
+        with pytest.raises(StoredDataError, match=r"agent\.db: file is not a database"):
             database.run("SELECT 1", ())
 
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
@@ -900,7 +900,7 @@ def test_an_opening_that_fails_late_can_be_tried_again(table: Database, monkeypa
 
     with monkeypatch.context() as broken:
         broken.setattr(apsw, "Connection", Failing)
-        with pytest.raises(apsw.IOError):
+        with pytest.raises(Unavailable, match="The disk failed"):
             table.run("SELECT 1", ())
 
     assert values(table) == []

@@ -15,8 +15,8 @@ from tests.unit.test_slices import SliceOwner, write
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel.gate import DiskGate, ProcessGate
-from sapwood.kernel.slices import Slices
+from sapwood.kernel.durability.local_gates import DiskGate, ProcessGate
+from sapwood.kernel.durability.slices import Slices
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.testing.loop import VirtualLoop, until

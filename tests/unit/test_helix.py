@@ -11,8 +11,8 @@ import pytest
 
 import sapwood.wire
 from sapwood.address import Address, PathSegment
-from sapwood.runs.events import Event
-from sapwood.runs.registry import Run
+from sapwood.runs.events.events import Event
+from sapwood.runs.tables.runs_table import Run
 from sapwood.wire.helix import SUBAGENT, Helix, agent_type, is_subagent_tool, recorded, session_id, sub_session_ref
 
 AGENTS = {"summarize": "Summarizer"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sapwood.errors import UsageError
-from sapwood.kernel.json_schemas import check_schema, problem_of
+from sapwood.kernel.marshal.json_schemas import check_schema, problem_of
 
 TREE: dict[str, Any] = {
     "$ref": "#/$defs/Node",

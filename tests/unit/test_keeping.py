@@ -16,13 +16,13 @@ from tests.machine import patience
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.catching_up import CLEAN
-from sapwood.kernel.chain import ChainBroken, Message, seal, tree_id
-from sapwood.kernel.keeping import SWEEPER
-from sapwood.kernel.kept import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
-from sapwood.kernel.ports import Entry, Epoch, Record
-from sapwood.kernel.restoring import Read, heal
-from sapwood.runtimes.cluster.memory import MemoryArchive, MemoryLog
+from sapwood.kernel.log.archive_objects import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
+from sapwood.kernel.log.idle_trees import SWEEPER
+from sapwood.kernel.log.local_copy import CLEAN
+from sapwood.kernel.log.records import ChainBroken, Message, seal, tree_id
+from sapwood.kernel.log.repair import Read, heal
+from sapwood.kernel.ports.log import Entry, Epoch, Record
+from sapwood.testing.memory_log import MemoryArchive, MemoryLog
 from sapwood.timings import DEFAULTS, Timings
 
 ROOT = a_root("one")
@@ -277,9 +277,9 @@ def test_whatever_happens_a_tree_is_as_it_was(tmp_path_factory: pytest.TempPathF
 
 async def _park(world: World, place: Place, *, stays: bool) -> None:
     await asyncio.sleep(0)
-    place.keeper._park_after = 0
-    await place.keeper.sweep((), [SHARD])
-    await place.keeper.sweep((), [SHARD])
+    place.keeper.idle_trees.park_after = 0
+    await place.keeper.idle_trees.sweep((), [SHARD])
+    await place.keeper.idle_trees.sweep((), [SHARD])
     assert not world.records()
     if not stays:
         shutil.rmtree(place.folder_of(ROOT), ignore_errors=True)
@@ -548,7 +548,7 @@ async def test_a_log_that_rots_under_an_open_tree_is_mended_by_the_next_snapshot
 async def test_a_parked_tree_costs_the_log_nothing_and_writes_on(world: World) -> None:
     rows = await _some(world)
     place = world.node("b")
-    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert await place.keeper.idle_trees.sweep((), [SHARD]) == 1
     assert world.records() == []
     tree = await place.open(ROOT)
     assert tree.rows() == rows
@@ -570,7 +570,7 @@ async def test_a_crash_before_the_messages_are_dropped_loses_nothing(world: Worl
 
     drop, world.log.drop = world.log.drop, die  # type: ignore[method-assign,assignment]
     with pytest.raises(RuntimeError):
-        await place.keeper.sweep((), [SHARD])
+        await place.keeper.idle_trees.sweep((), [SHARD])
     world.log.drop = drop  # type: ignore[method-assign]
     place = world.node("c")
     tree = await place.open(ROOT)
@@ -595,7 +595,7 @@ async def test_a_tree_that_was_destroyed_leaves_nothing(world: World) -> None:
     tree = await world.node("b").open(ROOT)
     assert not tree.folder.exists()
     place = world.node("c")
-    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert await place.keeper.idle_trees.sweep((), [SHARD]) == 1
     assert world.records() == []
     assert {key.split("/")[0] for key in world.archive.objects} == {ENDED, ENDS}  # for who asks for the past
     assert await sweep_ended(world.archive, time.time() - 60) == 0
@@ -622,7 +622,7 @@ async def test_a_tree_made_anew_after_it_was_destroyed(world: World) -> None:
     place = world.node("b")
     assert (await place.open(ROOT)).rows() == rows
     place = world.node("c")
-    assert await place.keeper.sweep((), [SHARD]) == 1
+    assert await place.keeper.idle_trees.sweep((), [SHARD]) == 1
     assert (await place.open(ROOT)).rows() == rows
 
 
@@ -709,7 +709,7 @@ async def test_old_snapshots_go_when_their_time_has_passed(world: World) -> None
     tree.write("root", 10, random.Random(1))
     await place.close(tree)
     place.keeper._history = -2.0
-    await place.keeper.sweep((), [SHARD])
+    await place.keeper.idle_trees.sweep((), [SHARD])
     assert sum(key.startswith(SNAPSHOTS) for key in world.archive.objects) == 2
     await world.node("c").open(ROOT)
 
@@ -731,7 +731,7 @@ async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it
 
 
 async def test_what_was_handed_over_and_left_behind_is_swept(world: World) -> None:
-    left = handed_key(TREE)
+    left = handed_key(TREE, time.time(), "1")
     world.timings = Timings(handover_expiry=-5.0)  # as if it were later
     await world.archive.put(left, b"of a node that died")
     place = world.node("a")
@@ -742,6 +742,6 @@ async def test_what_was_handed_over_and_left_behind_is_swept(world: World) -> No
             await asyncio.sleep(0.02)
     await place.keeper.close()
 
-    await world.archive.put(handed_key(TREE), b"on its way")
+    await world.archive.put(handed_key(TREE, time.time(), "2"), b"on its way")
     assert await sweep_handed(world.archive, time.time() - 60) == 0
     assert len(world.archive.objects) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.unit.helpers import a_database
 
 from sapwood.address import PathSegment
 from sapwood.errors import OverLimit
-from sapwood.kernel.ledger import BYTES_AT_ONCE, Ledger
+from sapwood.kernel.trees.quota import BYTES_AT_ONCE, Ledger
 from sapwood.settings import Limits
 from sapwood.storage.database import Database
 
@@ -23,14 +24,14 @@ class Account:
         self.path = folder / "root.db"
         self.measured = 0
         self.database: Database = a_database(self.path)
-        self.ledger = Ledger(self.database, lambda: self.measured, lambda: self.measured)
+        self.ledger = Ledger(self.database, lambda: self.measured, lambda: self.measured, time.monotonic)
 
     def crash(self) -> None:
         """Begin again with what was committed."""
         self.database.rollback()
         self.database.close()
         self.database = a_database(self.path)
-        self.ledger = Ledger(self.database, lambda: self.measured, lambda: self.measured)
+        self.ledger = Ledger(self.database, lambda: self.measured, lambda: self.measured, time.monotonic)
 
 
 @pytest.fixture

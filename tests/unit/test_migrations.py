@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sapwood.capabilities.state import STATE
-from sapwood.kernel.ledger import LEDGER
-from sapwood.kernel.registry import CHILDREN
+from sapwood.kernel.actors.children_table import CHILDREN
+from sapwood.kernel.trees.quota import LEDGER
 from sapwood.storage.migrations import of_user
 
 

@@ -11,13 +11,14 @@ import pytest
 from tests.machine import patience
 
 from sapwood import Agent
-from sapwood.kernel.classes import resolve
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.actors.sockets import Socket
+from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.kernel.marshal.values import pack
 from sapwood.types import Address
-from sapwood.web.carrying import MOVED, TAKEN, Carried, Kept, pack
-from sapwood.web.conversing import Conversations, Leaving, Taken
-from sapwood.web.door import Place
-from sapwood.web.moving import End, Holding, pair
+from sapwood.web.relay_messages import MOVED, TAKEN, OpenSocket, RelayedConnection
+from sapwood.web.socket_migration import HeldSocket, PipeEnd, pair
+from sapwood.web.socket_sessions import SocketSessions, Taken, TreeMoves
+from sapwood.web.target import UrlTarget
 
 
 class MovingCounter(Agent):
@@ -25,16 +26,16 @@ class MovingCounter(Agent):
 
 
 ROOT = Address.parse("MovingCounter:a")
-KEPT = Kept("id", [], "m", "Counter", "/", "", [], None, [], b"", False, True, 0, 1, 0)
+KEPT = OpenSocket("id", [], "m", "Counter", "/", "", [], None, [], b"", False, True, 0, 1, 0)
 
 
 class Owners:
     """Whoever runs the tree, one after the other; what each is told of the socket."""
 
     def __init__(self) -> None:
-        self.ends: asyncio.Queue[End] = asyncio.Queue()
+        self.ends: asyncio.Queue[PipeEnd] = asyncio.Queue()
         self.directory = self
-        self.told: list[Carried] = []
+        self.told: list[RelayedConnection] = []
         self.waited = 0
 
     async def until_moved(self, shard: int, seconds: float) -> None:
@@ -43,14 +44,14 @@ class Owners:
     def is_here(self, root: Address) -> bool:
         return False
 
-    async def open(self, verb: str, root: Address, message: bytes) -> End:
+    async def open(self, verb: str, root: Address, message: bytes) -> PipeEnd:
         mine, other = pair()
         other.send(b"")
-        self.told.append(msgspec.msgpack.decode(message, type=Carried))
+        self.told.append(msgspec.msgpack.decode(message, type=RelayedConnection))
         self.ends.put_nowait(other)
         return mine
 
-    async def follow(self, root: Address, open: Any) -> End:
+    async def follow(self, root: Address, open: Any) -> PipeEnd:
         return await open()
 
 
@@ -63,8 +64,8 @@ async def test_a_client_that_was_not_told_that_it_is_connected_connects_where_it
         heard.append(message)
 
     said.put_nowait({"type": "websocket.connect"})
-    place = Place(resolve("MovingCounter"), "a", "")
-    holding = Holding(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    place = UrlTarget(resolve("MovingCounter"), "a", "")
+    holding = HeldSocket(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
     held = asyncio.create_task(holding.hold())
     first = await owners.ends.get()
     assert b"websocket.connect" in (await first.receive() or b"")
@@ -91,8 +92,8 @@ async def test_whoever_is_sent_on_and_knows_not_where_to_does_not_ask_without_a_
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    place = Place(resolve("MovingCounter"), "a", "")
-    holding = Holding(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    place = UrlTarget(resolve("MovingCounter"), "a", "")
+    holding = HeldSocket(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
     held = asyncio.create_task(holding.hold())
     for _ in range(3):
         (await owners.ends.get()).send(pack({"type": MOVED, "socket": b""}))
@@ -106,8 +107,8 @@ async def test_a_client_that_was_let_in_as_its_tree_left_follows_it() -> None:
     node = SimpleNamespace(settings=None, owns=lambda root: False)
     wire = cast("Any", None)
     socket = Socket("id", ROOT, resolve("MovingCounter"), wire, path="/", query="", headers=cast("Any", {}), user=None)
-    conversations = Conversations(cast("Any", node), cast("Any", None), cast("Any", None))
+    conversations = SocketSessions(cast("Any", node), cast("Any", None), cast("Any", None))
 
     async with asyncio.timeout(patience()):
-        with pytest.raises(Leaving):
+        with pytest.raises(TreeMoves):
             await conversations._next(socket, asyncio.Queue[Any]().get, Taken(1, 0, wire))

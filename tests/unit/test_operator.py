@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from sapwood import After, Agent, App, NotFound, expose
-from sapwood.cli.showing import picture
+from sapwood.cli.render import picture
 from sapwood.errors import ForbiddenSql, Quarantined
 from sapwood.testing import World, running
-from sapwood.web.operator import Operator
+from sapwood.web.admin import Admin
 
 DELETE = "DELETE FROM notes"
 
@@ -72,11 +72,11 @@ class Reader(Agent):
         return len(book) if book else 1 // 0
 
 
-async def library(world: World) -> Operator:
+async def library(world: World) -> Admin:
     main = await world.get_agent(Library, "main")
     await main.shelf("one")
     await main.shelf("two")
-    return Operator(world.node)
+    return Admin(world.node)
 
 
 async def test_the_tree_shows_who_is_awake_and_wakes_nobody() -> None:
@@ -136,7 +136,7 @@ class ReadingRoom(Agent):
 async def test_the_methods_of_one_that_sleeps_are_listed_without_waking_it() -> None:
     async with running(App(agents=[ReadingRoom])) as world:
         await (await world.get_agent(ReadingRoom, "main")).make()
-        operator = Operator(world.node)
+        operator = Admin(world.node)
         world.sleep()
 
         methods = json.loads(await operator.methods("ReadingRoom:main/Lectern:one"))["methods"]
@@ -238,7 +238,7 @@ async def test_with_write_it_writes_and_keeps() -> None:
         await operator.sql("Library:main/Shelf:one", "INSERT INTO notes VALUES (?)", ["b"], write=True)
         await world.crash()
 
-        found = await Operator(world.node).sql("Library:main/Shelf:one", "SELECT text FROM notes", [])
+        found = await Admin(world.node).sql("Library:main/Shelf:one", "SELECT text FROM notes", [])
         assert found["rows"] == [["a"], ["b"]]
 
 
@@ -265,11 +265,11 @@ async def test_a_public_method_can_be_called_and_no_other() -> None:
 async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_woken() -> None:
     async with running(App(agents=[Library])) as world:
         main = await world.get_agent(Library, "main")
-        none = await Operator(world.node).runs("Library:main")
+        none = await Admin(world.node).runs("Library:main")
         await main.lend("r1", "Walden")
         await main.lend("r2", "")
         world.sleep()
-        operator = Operator(world.node)
+        operator = Admin(world.node)
 
         found = (await operator.runs("Library:main"))["runs"]
         failed = (await operator.runs("Library:main", "failed"))["runs"]
@@ -288,10 +288,10 @@ async def test_a_tree_in_quarantine_can_be_looked_at_and_does_not_run() -> None:
     async with running(App(agents=[Library]), strikes=1) as world:
         await library(world)
         await world.restart()
-        (before,) = (await Operator(world.node).tree())["roots"]
+        (before,) = (await Admin(world.node).tree())["roots"]
         (world.data / "strikes.jsonl").write_text(json.dumps({"root": "Library:main", "at": 0.0}))
         await world.restart()
-        operator = Operator(world.node)
+        operator = Admin(world.node)
 
         (held,) = (await operator.tree())["roots"]
 

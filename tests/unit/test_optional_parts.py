@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.machine import patience
@@ -23,7 +24,7 @@ OPTIONAL = (
 
 
 @pytest.mark.slow
-def test_the_package_is_imported_and_an_agent_runs_without_any_extra() -> None:
+def test_the_package_is_imported_and_an_agent_runs_without_any_extra(tmp_path: Path) -> None:
     program = f"""
 import sys
 for name in {OPTIONAL!r}:
@@ -41,7 +42,7 @@ async def main():
 asyncio.run(main())
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(), check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(), check=False, cwd=tmp_path
     )
 
     assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr

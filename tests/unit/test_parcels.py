@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from sapwood.errors import NotCopyable
-from sapwood.kernel.parcels import Value, pack, value_from, value_of
+from sapwood.kernel.marshal.values import Value, pack, value_from, value_of
 from sapwood.types import Address
 
 

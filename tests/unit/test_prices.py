@@ -10,9 +10,9 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserProm
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.usage import RequestUsage
 
-from sapwood.chat import estimating
-from sapwood.chat.loop import Turn
-from sapwood.chat.prices import cost_of, most
+from sapwood.chat.models import token_estimates
+from sapwood.chat.models.loop import LoopTurn
+from sapwood.chat.models.prices import cost_of, most
 from sapwood.testing import ScriptedModel, text
 
 OURS = {"scripted": (2.0, 8.0)}
@@ -59,20 +59,20 @@ def test_what_an_answer_cost_goes_by_its_own_name_or_that_of_the_model_that_was_
     assert cost_of(answer(), model, OURS) is None  # it was cut off before it said
 
 
-def turn(**more: Any) -> Turn:
-    given = {field.name: None for field in fields(Turn) if field.name != "prices"}
-    return Turn(**{**given, **more})
+def turn(**more: Any) -> LoopTurn:
+    given = {field.name: None for field in fields(LoopTurn) if field.name != "prices"}
+    return LoopTurn(**{**given, **more})
 
 
 def test_what_has_to_be_read_is_what_the_model_last_said_it_was_and_what_came_since() -> None:
     asked = ModelRequest(parts=[UserPromptPart("x" * 400)])
 
-    assert estimating.read(turn(), [asked]) == estimating.OVERHEAD + 104
-    assert estimating.read(turn(instructions="y" * 40), [asked]) == estimating.OVERHEAD + 114
-    assert estimating.read(turn(), [asked, answer(input_tokens=900, output_tokens=7), asked]) == 907 + 104
+    assert token_estimates.read(turn(), [asked]) == token_estimates.OVERHEAD + 104
+    assert token_estimates.read(turn(instructions="y" * 40), [asked]) == token_estimates.OVERHEAD + 114
+    assert token_estimates.read(turn(), [asked, answer(input_tokens=900, output_tokens=7), asked]) == 907 + 104
 
 
 def test_what_may_be_written_is_what_the_settings_say() -> None:
-    assert estimating.written(turn()) == 4096
-    assert estimating.written(turn(settings={"max_tokens": 10})) == 10
-    assert estimating.written(turn(settings={"temperature": 0.5}, model=ScriptedModel(text("a")))) == 4096
+    assert token_estimates.written(turn()) == 4096
+    assert token_estimates.written(turn(settings={"max_tokens": 10})) == 10
+    assert token_estimates.written(turn(settings={"temperature": 0.5}, model=ScriptedModel(text("a")))) == 4096

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from tests.unit.helpers import Owner, a_database
 
-from sapwood.errors import ForbiddenSql, SlowSql, SqlError, StoredDataError, Unavailable, UsageError
+from sapwood.errors import ForbiddenSql, SlowSql, SqlError, Unavailable, UsageError
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
-from sapwood.storage.reader import Reader
+from sapwood.storage.query_reader import QueryReader
+from sapwood.storage.sql_errors import DatabaseDamage
 
 ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
@@ -37,13 +38,13 @@ def add(db: Database, *values: int) -> None:
     db.commit()
 
 
-def reader_of(db: Database) -> Reader:
+def reader_of(db: Database) -> QueryReader:
     reader = db.reader(may_checkpoint=True)
     assert reader is not None
     return reader
 
 
-def count(reader: Reader) -> int:
+def count(reader: QueryReader) -> int:
     return reader.read("SELECT count(*) FROM t", ()).scalar(int)
 
 
@@ -241,7 +242,7 @@ def test_a_damaged_file_is_named(db: Database) -> None:
     descriptor = os.open(db.path, os.O_WRONLY)  # not closed: that would drop the locks of the open database
     os.pwrite(descriptor, b"\xff" * 2000, 100)
 
-    with pytest.raises(StoredDataError, match="is damaged"):
+    with pytest.raises(DatabaseDamage):
         reader.read("SELECT * FROM t", ())
 
 

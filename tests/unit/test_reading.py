@@ -8,9 +8,9 @@ import pytest
 from tests.unit.helpers import a_database
 
 from sapwood.errors import MigrationFailed, StoredDataError
+from sapwood.storage.file_reader import reading
 from sapwood.storage.image import empty_image
 from sapwood.storage.migrations import Schema, Script, of_user
-from sapwood.storage.reading import reading
 
 SHELF = of_user(["CREATE TABLE books (title TEXT)"])
 TITLES = "SELECT title FROM books"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.helpers import a_database
 
-from sapwood.kernel.registry import Registry
+from sapwood.kernel.actors.children_table import ChildrenTable
 from sapwood.storage.database import Database
 from sapwood.testing import FakeClock
 
@@ -24,15 +24,15 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def registry(database: Database) -> Registry:
-    return Registry(database, FakeClock(1000.0))
+def registry(database: Database) -> ChildrenTable:
+    return ChildrenTable(database, FakeClock(1000.0))
 
 
-def names(registry: Registry, type_: str | None = None) -> list[str]:
+def names(registry: ChildrenTable, type_: str | None = None) -> list[str]:
     return [child.name for child in registry.page(type_, 0, 100)]
 
 
-def test_looking_for_children_makes_no_file(registry: Registry, database: Database) -> None:
+def test_looking_for_children_makes_no_file(registry: ChildrenTable, database: Database) -> None:
     assert registry.find(("T",), "a") is None
     assert registry.count() == 0
     assert registry.page(None, 0, 10) == []
@@ -42,7 +42,7 @@ def test_looking_for_children_makes_no_file(registry: Registry, database: Databa
     assert not database.path.exists()
 
 
-def test_a_child_is_found_by_type_and_name_together(registry: Registry) -> None:
+def test_a_child_is_found_by_type_and_name_together(registry: ChildrenTable) -> None:
     added = registry.add("T", "a", None)
     registry.add("U", "a", None)
 
@@ -53,7 +53,7 @@ def test_a_child_is_found_by_type_and_name_together(registry: Registry) -> None:
     assert registry.count() == 2
 
 
-def test_a_child_is_found_under_a_former_type(registry: Registry) -> None:
+def test_a_child_is_found_under_a_former_type(registry: ChildrenTable) -> None:
     added = registry.add("Old", "a", None)
 
     assert registry.find(("New", "Old"), "a") == added
@@ -64,7 +64,7 @@ def test_a_child_is_found_under_a_former_type(registry: Registry) -> None:
     assert found.generation == added.generation
 
 
-def test_a_generation_is_never_used_twice(registry: Registry) -> None:
+def test_a_generation_is_never_used_twice(registry: ChildrenTable) -> None:
     seen: list[int] = []
     for _ in range(5):
         generation = registry.add("T", "a", None).generation
@@ -75,7 +75,7 @@ def test_a_generation_is_never_used_twice(registry: Registry) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_tombstone_is_no_child_but_is_remembered_until_nothing_is_left(registry: Registry) -> None:
+def test_a_tombstone_is_no_child_but_is_remembered_until_nothing_is_left(registry: ChildrenTable) -> None:
     generation = registry.add("T", "a", None).generation
 
     assert registry.bury(generation)
@@ -89,7 +89,7 @@ def test_a_tombstone_is_no_child_but_is_remembered_until_nothing_is_left(registr
     assert registry.buried() == []
 
 
-def test_burying_twice_counts_once(registry: Registry) -> None:
+def test_burying_twice_counts_once(registry: ChildrenTable) -> None:
     generation = registry.add("T", "a", None).generation
     registry.add("T", "b", None)
 
@@ -99,7 +99,7 @@ def test_burying_twice_counts_once(registry: Registry) -> None:
     assert registry.count() == 1
 
 
-def test_a_child_may_be_made_again_while_its_former_files_are_being_removed(registry: Registry) -> None:
+def test_a_child_may_be_made_again_while_its_former_files_are_being_removed(registry: ChildrenTable) -> None:
     first = registry.add("T", "a", None).generation
     registry.bury(first)
 
@@ -110,7 +110,7 @@ def test_a_child_may_be_made_again_while_its_former_files_are_being_removed(regi
     assert names(registry) == ["a"]
 
 
-def test_children_are_listed_in_the_order_they_were_made_page_by_page(registry: Registry) -> None:
+def test_children_are_listed_in_the_order_they_were_made_page_by_page(registry: ChildrenTable) -> None:
     for name in "cabd":
         registry.add("T" if name != "b" else "U", name, None)
 
@@ -126,7 +126,7 @@ def test_the_count_is_always_what_counting_would_find(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     database = a_database(tmp_path_factory.mktemp("registry") / "agent.db")
-    registry = Registry(database, FakeClock())
+    registry = ChildrenTable(database, FakeClock())
     alive: dict[str, int] = {}
     buried: set[int] = set()
 

@@ -14,21 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import loops
 from tests.machine import patience
-from tests.unit.helpers import a_database
+from tests.unit.helpers import a_database, without_checksums
 from tests.unit.test_slices import SliceOwner, write
 
 from sapwood.address import Address
 from sapwood.clock import SystemClock
 from sapwood.errors import StoredDataError, Unavailable
-from sapwood.kernel.chain import Base, ChainBroken, Link, chained, commits, tree_id
-from sapwood.kernel.ports import Commit, Epoch, FencedLog, Record
-from sapwood.kernel.replicated import ReplicatedGate
-from sapwood.kernel.shards import shard_of
-from sapwood.kernel.slices import Slices
-from sapwood.kernel.treelog import Tail, alarm_line
-from sapwood.runtimes.cluster.memory import MemoryLog
+from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.log.alarm_entry import alarm_line
+from sapwood.kernel.log.records import Base, ChainBroken, ChainLink, chained, commits, tree_id
+from sapwood.kernel.log.replicated_gate import ReplicatedGate
+from sapwood.kernel.log.writer import LogPosition
+from sapwood.kernel.ports.durability import Commit
+from sapwood.kernel.ports.log import Epoch, FencedLog, OutOfTouch, Record
+from sapwood.kernel.ports.shards import shard_of
 from sapwood.storage.database import Database
+from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
+from sapwood.testing.memory_log import MemoryLog
 from sapwood.timings import DEFAULTS, Timings
 
 PART = DEFAULTS.log_message_bytes
@@ -79,10 +82,10 @@ class Node:
         self.slices: dict[Address, Slices] = {}
         self.databases: dict[tuple[Address, str], Database] = {}
 
-    def adopt(self, root: Address, tail: Tail | None = None, epoch: Epoch | None = None) -> None:
+    def adopt(self, root: Address, tail: LogPosition | None = None, epoch: Epoch | None = None) -> None:
         shard = shard_of(root)
         self.epochs[shard] = epoch or Epoch(len(self.epochs) + 1, self.log.own(shard))
-        self.gate.adopt(root, tail or Tail())
+        self.gate.adopt(root, tail or LogPosition())
         self.slices[root] = Slices(root, self.gate, self.loop)
         (self.folder / tree_id(root)).mkdir(exist_ok=True)
 
@@ -114,7 +117,7 @@ class Node:
     def images(self, root: Address) -> dict[str, bytes]:
         """Return what the files of a tree hold."""
         return {
-            name: serialized(database)
+            name: without_checksums(serialized(database))
             for (whose, name), database in self.databases.items()
             if whose == root and not database.removed
         }
@@ -132,7 +135,7 @@ def serialized(database: Database) -> bytes:
     return connection.serialize("main")
 
 
-def restored(links: Sequence[Link], base: dict[str, bytes] | None = None) -> dict[str, bytes]:
+def restored(links: Sequence[ChainLink], base: dict[str, bytes] | None = None) -> dict[str, bytes]:
     """Return the files of a tree as its messages make them."""
     files = {name: bytearray(image) for name, image in (base or {}).items()}
     for parts in commits(links):
@@ -149,7 +152,7 @@ def restored(links: Sequence[Link], base: dict[str, bytes] | None = None) -> dic
                 for at, number in enumerate(change.numbers):
                     image = change.images[at * PAGE_SIZE : (at + 1) * PAGE_SIZE]
                     file[(number - 1) * PAGE_SIZE : number * PAGE_SIZE] = image
-    return {name: bytes(file) for name, file in files.items()}
+    return {name: without_checksums(file) for name, file in files.items()}
 
 
 @pytest.fixture
@@ -244,7 +247,7 @@ async def test_each_message_follows_the_one_before(node: Node) -> None:
 
     first, second, third = chained(await node.read(ONE), b"")
     assert [link.message.previous for link in (first, second, third)] == [0, first.sequence, second.sequence]
-    assert node.gate.tail(ONE) == Tail(
+    assert node.gate.tail(ONE) == LogPosition(
         third.sequence,
         third.digest,
         1,
@@ -266,7 +269,7 @@ async def test_a_tree_goes_on_where_its_log_ends(node: Node, tmp_path: Path) -> 
     folder = tmp_path / "next" / tree_id(ONE)
     folder.mkdir()
     for name, image in (await node.restored(ONE)).items():
-        (folder / f"{name}.db").write_bytes(image)
+        Files().create_database(folder / f"{name}.db", image)
     node.epochs.clear()
 
     after = Node(tmp_path / "next", node.log)
@@ -302,6 +305,26 @@ async def test_without_a_lease_nothing_leaves_not_even_what_was_read(node: Node)
     node.gate.let_go(database, leaving)
     with pytest.raises(Unavailable, match="no connection to the cluster"):
         await leaving[0]
+
+
+@pytest.mark.promise("B-7")
+async def test_an_acknowledgement_that_comes_after_the_lease_lets_nothing_leave(node: Node) -> None:
+    database = node.commit(ONE)
+    await node.kept(ONE)
+    node.log.is_reachable.clear()
+    node.commit(ONE)
+    leaving = [node.loop.create_future()]
+    node.gate.let_go(database, leaving)
+    waiting = wait(node, database)
+    node.holds_lease = False
+    node.log.is_reachable.set()
+
+    for one in (waiting, *leaving):
+        with pytest.raises(OutOfTouch):
+            await asyncio.wait_for(one, patience())
+    assert node.gate.is_quiet(database)
+    node.holds_lease = True
+    assert node.gate.wait(database) is None
 
 
 async def test_a_fenced_tree_fails_whoever_waits_and_the_others_are_stored(node: Node) -> None:

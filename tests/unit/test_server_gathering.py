@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from sapwood.web.server import GATHERED, Gathering
+from sapwood.web.server import GATHERED, BatchedTransport
 
 
 class Under:
@@ -29,7 +29,7 @@ class Under:
 
 def gathering() -> tuple[Under, Any]:
     under = Under()
-    return under, Gathering(cast("Any", under), asyncio.get_running_loop())
+    return under, BatchedTransport(cast("Any", under), asyncio.get_running_loop())
 
 
 async def test_the_first_goes_at_once_and_what_follows_in_the_same_turn_goes_together() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.kernel.slice_time import STEAL_CHECK, KernelTime, SliceTimer, Wait
+from sapwood.kernel.durability.slice_time import STEAL_CHECK, KernelTime, SliceTimer, StolenTime
 
 BEAT = 0.02
 TASK, OTHER = object(), object()
@@ -31,9 +31,9 @@ class HandTime:
     def computed(self) -> float:
         return self.cpu
 
-    def wait(self) -> Wait:
+    def wait(self) -> StolenTime:
         self.asked += 1
-        return Wait(self.waited, self.is_ready)
+        return StolenTime(self.waited, self.is_ready)
 
 
 class Slice:
@@ -224,7 +224,7 @@ def test_the_kernel_tells_how_long_the_thread_was_queued_and_what_its_core_misse
     proc = Proc(tmp_path)
     proc_time = ProcTime(tmp_path)
     tick = 1 / 100
-    assert proc_time.wait() == Wait(0.0, is_ready=False)
+    assert proc_time.wait() == StolenTime(0.0, is_ready=False)
 
     proc_time.move(1.0, computed=0.2)  # the core had 30 ticks, and does not even know that other machines had it
     proc.write(queued=0.25, own=530, state="R")
@@ -256,7 +256,7 @@ def test_stolen_time_of_a_ready_thread_is_known_when_it_has_a_core(tmp_path: Pat
     for thread in threads:
         thread.wait()
         thread.move(1.0)
-        assert thread.wait() == Wait(0.0, is_ready=True)
+        assert thread.wait() == StolenTime(0.0, is_ready=True)
         thread.move(0.01, computed=0.01)
     proc.write(state="R", own=501)
 
@@ -379,7 +379,7 @@ def test_a_reading_that_fails_takes_back_nothing_and_adds_nothing(tmp_path: Path
     proc.write(queued=30.5, steal=0)
     assert proc_time.wait().seconds == first + 0.5
     (proc.task / "stat").unlink()
-    assert proc_time.wait() == Wait(first + 0.5, is_ready=False)
+    assert proc_time.wait() == StolenTime(first + 0.5, is_ready=False)
     proc.write(queued=31.0, steal=0)
     assert proc_time.wait().seconds == first + 1.0
 
@@ -391,11 +391,11 @@ def test_run_delay_counts_where_the_times_of_the_cores_cannot_be_read(tmp_path: 
     proc.write(queued=0.5, state="R")
     (tmp_path / "stat").unlink()
 
-    assert proc_time.wait() == Wait(0.5, is_ready=True)
+    assert proc_time.wait() == StolenTime(0.5, is_ready=True)
 
 
 def test_where_there_is_no_proc_the_machine_took_nothing(tmp_path: Path) -> None:
-    assert KernelTime(tmp_path).wait() == Wait(0.0, is_ready=False)
+    assert KernelTime(tmp_path).wait() == StolenTime(0.0, is_ready=False)
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from sapwood.drivers.temporal.workflow import LOOK, NAME, Answer, Driven, WorkWorkflow
+from sapwood.drivers.temporal.messages import LOOK, NAME, Driven, StepAnswer
+from sapwood.drivers.temporal.workflow import WorkWorkflow
 
 FOLDER = Path(__file__).parents[1] / "temporal/histories"
 STORED = sorted(FOLDER.glob("*.json"))
@@ -35,7 +36,7 @@ class LooksFirst(WorkWorkflow):
     async def run(self, driven: Driven) -> str:
         return await super().run(driven)
 
-    async def _step(self, number: int) -> Answer:
+    async def _step(self, number: int) -> StepAnswer:
         await self._ask(LOOK, self._asked)
         return await super()._step(number)
 
@@ -52,7 +53,7 @@ class LooksFirstIfNew(WorkWorkflow):
     async def run(self, driven: Driven) -> str:
         return await super().run(driven)
 
-    async def _step(self, number: int) -> Answer:
+    async def _step(self, number: int) -> StepAnswer:
         if workflow.patched("look-first"):
             await self._ask(LOOK, self._asked)
         return await super()._step(number)

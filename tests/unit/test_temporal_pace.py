@@ -15,11 +15,11 @@ from temporalio.client import Client
 
 from sapwood.address import Address
 from sapwood.drivers.temporal.driver import TemporalDriver
-from sapwood.drivers.temporal.pace import TemporalPace
-from sapwood.drivers.temporal.workflow import Answer
-from sapwood.runs.pacing import Part
+from sapwood.drivers.temporal.messages import StepAnswer
+from sapwood.drivers.temporal.step_runner import TemporalPace
+from sapwood.runs.execution.driver import DrivenWork
 
-PART = Part(Address.parse("Boss:a/Helper:b"), "r", above=(Address.parse("Boss:a"), "t"))
+PART = DrivenWork(Address.parse("Boss:a/Helper:b"), "r", above=(Address.parse("Boss:a"), "t"))
 
 
 class Told(TemporalDriver):
@@ -29,9 +29,9 @@ class Told(TemporalDriver):
         super().__init__(token="t")
         self._node: Any = SimpleNamespace(loop=asyncio.get_running_loop())
         self.answers = answers
-        self.told: list[Part] = []
+        self.told: list[DrivenWork] = []
 
-    async def ready(self, part: Part, *, open_since: datetime | None = None) -> None:
+    async def ready(self, part: DrivenWork, *, open_since: datetime | None = None) -> None:
         self.told.append(part)
         await self.answers.wait()
 
@@ -57,8 +57,8 @@ async def test_a_workflow_that_is_begun_anew_does_not_wait_for_what_is_over() ->
     pace.asked()
     first = pace.step(1)
     pace.stepped("running", waits=True)
-    assert first.result() == Answer("running", waits=True)
-    assert pace.step(1).result() == Answer("running", waits=True)  # it was not heard
+    assert first.result() == StepAnswer("running", waits=True)
+    assert pace.step(1).result() == StepAnswer("running", waits=True)  # it was not heard
 
     begins = pace.asked()
     again = pace.step(1)

@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sapwood import App, Settings
 from sapwood.drivers.temporal import TemporalDriver
-from sapwood.runs.pacing import Part
+from sapwood.runs.execution.driver import DrivenWork
 from sapwood.types import Address
 
 KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
@@ -70,7 +70,7 @@ async def test_a_driver_that_may_not_add_search_attributes_uses_those_that_are_t
     driver = DeniedDriver(server)
 
     async with App(agents=[], driver=driver, settings=Settings(data=tmp_path)):
-        await driver.ready(Part(Address.parse("Desk:a/Clerk:b"), "run-1"))
+        await driver.ready(DrivenWork(Address.parse("Desk:a/Clerk:b"), "run-1"))
 
     (begun,) = server.begun
     assert {pair.key.name: pair.value for pair in begun["search_attributes"].search_attributes} == wanted

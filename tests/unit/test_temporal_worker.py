@@ -20,8 +20,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from tests.conformance.serving import serving
 
-from sapwood.drivers.temporal.worker import Door
-from sapwood.drivers.temporal.workflow import Answer, Asked
+from sapwood.drivers.temporal.messages import StepAnswer, StepRequest
+from sapwood.drivers.temporal.worker import StepClient
 
 
 class Temporal:
@@ -58,9 +58,9 @@ async def test_a_step_is_stopped_if_its_workflow_was_ended_and_not_if_it_only_to
         await response(scope, receive, send)
 
     async with serving(answer) as site:
-        door = Door(f"http://127.0.0.1:{site.port}", "secret")
+        door = StepClient(f"http://127.0.0.1:{site.port}", "secret")
         activity = ActivityEnvironment(client=cast("Client", Temporal(status)))
-        doing = asyncio.ensure_future(activity.run(door.step, Asked("Boss:b", "t1", 1)))
+        doing = asyncio.ensure_future(activity.run(door.step, StepRequest("Boss:b", "t1", 1)))
         await begun.wait()
         activity.cancel(ActivityCancellationDetails(not_found=True))
         with contextlib.suppress(asyncio.CancelledError):
@@ -83,11 +83,11 @@ async def test_one_connection_is_used_for_one_step_after_the_other() -> None:
         await StreamingResponse(steps())(scope, receive, send)
 
     async with serving(answer) as site:
-        door, activity = Door(f"http://127.0.0.1:{site.port}", "secret"), ActivityEnvironment()
-        answers = [await activity.run(door.step, Asked("Boss:b", "t1", step)) for step in range(3)]
+        door, activity = StepClient(f"http://127.0.0.1:{site.port}", "secret"), ActivityEnvironment()
+        answers = [await activity.run(door.step, StepRequest("Boss:b", "t1", step)) for step in range(3)]
         await door.close()
 
-    assert answers == [Answer("running")] * 3
+    assert answers == [StepAnswer("running")] * 3
     assert len(connections) == 1
 
 
@@ -97,12 +97,12 @@ async def test_a_server_that_is_somewhere_else_after_it_was_away_is_found_there(
 
     async with serving(answer) as before:
         where = [f"http://127.0.0.1:{before.port}"]
-        door, activity = Door(where[0], "secret", lambda: where[0]), ActivityEnvironment()
-        assert await activity.run(door.look, Asked("Boss:b", "t1")) == Answer("running")
+        door, activity = StepClient(where[0], "secret", lambda: where[0]), ActivityEnvironment()
+        assert await activity.run(door.look, StepRequest("Boss:b", "t1")) == StepAnswer("running")
     async with serving(answer) as after:
         where[0] = f"http://127.0.0.1:{after.port}"
         with pytest.raises(ApplicationError):
-            await activity.run(door.look, Asked("Boss:b", "t1"))
+            await activity.run(door.look, StepRequest("Boss:b", "t1"))
 
-        assert await activity.run(door.look, Asked("Boss:b", "t1")) == Answer("running")
+        assert await activity.run(door.look, StepRequest("Boss:b", "t1")) == StepAnswer("running")
         await door.close()

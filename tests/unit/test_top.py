@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from sapwood.cli.quantities import lasted
 from sapwood.cli.top import Top
-from sapwood.cli.words import lasted
 
 
 def worker(name: str = "", pool: str = "", **more: Any) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import contextlib
 
 from tests.machine import patience
 
-from sapwood.kernel.waking import Turns
+from sapwood.kernel.node.dispatcher import Throttle
 
 
 class Crowd:
     """Many who want to begin something, and what the loop did in each of its turns."""
 
     def __init__(self, most: int) -> None:
-        self.turns = Turns(asyncio.get_running_loop(), most)
+        self.turns = Throttle(asyncio.get_running_loop(), most)
         self.begun: list[int] = []
         self.per_turn: list[int] = []
 

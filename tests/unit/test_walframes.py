@@ -9,7 +9,7 @@ import pytest
 
 from sapwood.errors import StoredDataError
 from sapwood.storage.image import PAGE_SIZE, empty_image, wal_bytes
-from sapwood.storage.walframes import WalFrames, whole_image
+from sapwood.storage.wal_frames import WalFrames, whole_image
 
 
 class Source:

@@ -20,8 +20,9 @@ import pytest
 from tests.machine import patience
 
 from sapwood.address import Address
-from sapwood.kernel.slice_time import KernelTime, ThreadTime, Wait
-from sapwood.kernel.watchdog import STRIKES, SlowSlice, Strikes, Watchdog
+from sapwood.kernel.actors.quarantine import STRIKES, Strikes
+from sapwood.kernel.actors.watchdog import SlowSlice, Watchdog
+from sapwood.kernel.durability.slice_time import KernelTime, StolenTime, ThreadTime
 from sapwood.settings import Settings
 
 pytestmark = pytest.mark.realtime("the watchdog measures how long real code takes")
@@ -157,9 +158,9 @@ class StandingTime(KernelTime):
         self._began = super().wall()
         self.looks = 0
 
-    def wait(self) -> Wait:
+    def wait(self) -> StolenTime:
         self.looks += 1
-        return Wait(self.wall() - self._began, is_ready=False)
+        return StolenTime(self.wall() - self._began, is_ready=False)
 
 
 async def test_a_slice_that_gets_no_core_is_nobodys_fault(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ STOPPED = """
 import asyncio, sys, threading, time
 from pathlib import Path
 from sapwood.address import Address
-from sapwood.kernel.watchdog import Watchdog
+from sapwood.kernel.actors.watchdog import Watchdog
 from sapwood.settings import Settings
 
 async def main():
@@ -253,7 +254,7 @@ STUCK = """
 import asyncio, logging, sys, time
 from pathlib import Path
 from sapwood.address import Address
-from sapwood.kernel.watchdog import Watchdog
+from sapwood.kernel.actors.watchdog import Watchdog
 from sapwood.settings import Settings
 
 class Held(logging.Handler):
@@ -292,6 +293,59 @@ def test_the_strike_that_puts_a_tree_in_quarantine_says_so_in_the_log(tmp_path: 
         "Fix the method, then release the tree: sapwood release Bad:one"
     )
     assert line in (f"ERROR {said}", said)
+
+
+@pytest.mark.slow
+def test_a_process_whose_crash_cannot_be_recorded_exits_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "crashes").write_text("a file where the folder should be")
+    command = [sys.executable, "-c", textwrap.dedent(STUCK), str(tmp_path), "loop"]
+
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=patience(), check=False)
+
+    assert ended.returncode == 70
+    assert "Bad:one/Part:two.spin blocked the event loop" in ended.stderr
+    assert "The crash could not be recorded: " in ended.stderr
+
+
+ASKED_MEANWHILE = """
+import asyncio, re, sys, threading, time
+from pathlib import Path
+from sapwood.address import Address
+from sapwood.kernel.actors.watchdog import Watchdog
+from sapwood.settings import Settings
+
+ending, asked = threading.Event(), threading.Event()
+
+def elsewhere():
+    ending.set()
+    asked.wait()
+    time.sleep(0.1)  # lets the thread of the loop go on
+    return ()
+
+async def main():
+    here = Address.root_of("Bad", "one")
+    settings = Settings(slow_after=0.05, stuck_after=0.1, fatal_after=0.2)
+    watchdog = Watchdog(asyncio.get_running_loop(), settings, Path(sys.argv[1]), lambda task: (here, "match"))
+    watchdog.elsewhere = elsewhere
+    await asyncio.sleep(0)
+    while not ending.is_set():
+        pass
+    asked.set()
+    watchdog.end_if_stuck()
+    re.match("(a+)+$", "a" * 64 + "b")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_is_asked_while_the_watchdog_ends_the_process_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(ASKED_MEANWHILE), str(tmp_path)]
+
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=patience(), check=False)
+
+    assert ended.returncode == 70
+    assert ended.stderr.count("The process exits.") == 1
 
 
 def test_a_tree_is_held_back_after_three_strikes_within_an_hour(tmp_path: Path) -> None:

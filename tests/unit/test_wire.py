@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.machine import patience
 
-from sapwood.web.wire import Wire
+from sapwood.web.socket_writer import SocketWriter
 
 
 class Peer:
@@ -36,7 +36,7 @@ async def peer() -> Peer:
 
 
 async def test_frames_are_written_at_once_while_the_client_reads(peer: Peer) -> None:
-    wire = Wire(peer.send, 1000)
+    wire = SocketWriter(peer.send, 1000)
 
     wire.send(1, "a")
     wire.send(2, "b")
@@ -45,7 +45,7 @@ async def test_frames_are_written_at_once_while_the_client_reads(peer: Peer) -> 
 
 
 async def test_what_waited_is_written_in_order(peer: Peer) -> None:
-    wire = Wire(peer.send, 1000)
+    wire = SocketWriter(peer.send, 1000)
     peer.reads.clear()
     for number, frame in enumerate("abc"):
         wire.send(number, frame)
@@ -58,7 +58,7 @@ async def test_what_waited_is_written_in_order(peer: Peer) -> None:
 
 
 async def test_a_client_that_does_not_read_is_closed_with_1013(peer: Peer) -> None:
-    wire = Wire(peer.send, 1000)
+    wire = SocketWriter(peer.send, 1000)
     peer.reads.clear()
     for number in range(20):
         wire.send(number, "0123456789")
@@ -71,7 +71,7 @@ async def test_a_client_that_does_not_read_is_closed_with_1013(peer: Peer) -> No
 
 
 async def test_whoever_waits_for_room_is_let_go_when_the_client_is_given_up(peer: Peer) -> None:
-    wire = Wire(peer.send, 100_000)
+    wire = SocketWriter(peer.send, 100_000)
     peer.reads.clear()
     wire.send(1, "x" * 70_000)
     room = wire.room()
@@ -85,7 +85,7 @@ async def test_whoever_waits_for_room_is_let_go_when_the_client_is_given_up(peer
 
 
 async def test_small_frames_weigh_what_keeping_them_costs(peer: Peer) -> None:
-    wire = Wire(peer.send, 64_000)
+    wire = SocketWriter(peer.send, 64_000)
     peer.reads.clear()
 
     for number in range(1002):
@@ -97,7 +97,7 @@ async def test_small_frames_weigh_what_keeping_them_costs(peer: Peer) -> None:
 
 
 async def test_a_frame_weighs_its_bytes_and_not_its_characters(peer: Peer) -> None:
-    wire = Wire(peer.send, 3000)
+    wire = SocketWriter(peer.send, 3000)
     peer.reads.clear()
 
     wire.send(1, "x")

@@ -13,14 +13,15 @@ from tests.unit.test_workers_sharing import index, indexed, names
 
 from sapwood import Agent, App, Settings, agent
 from sapwood.address import Address
-from sapwood.errors import StoredDataError, Unavailable, UsageError
-from sapwood.kernel.classes import known
-from sapwood.kernel.node import tree_folder
-from sapwood.runtimes.arranging import FILE, arrange, last_sharing
+from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.runtimes.workers.placement import Part, Sharing, shared_by
+from sapwood.runtimes.repartition import FILE, arrange, last_sharing, suffixes
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart, shared_by
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.storage.files import Files, FolderLock
+from sapwood.storage.image import empty_image
 
 
 class PoolDesk(Agent):
@@ -77,7 +78,7 @@ def test_every_worker_of_a_pool_has_a_share_of_it(workers: int, heavy: int, gpu:
 
     for type_ in ("PoolDesk", "PoolPress", "PoolOven"):
         roots = [Address.root_of(type_, f"n{number}") for number in range(200)]
-        pool = Part(sharing.worker(roots[0]), sharing).pool
+        pool = WorkerPart(sharing.worker(roots[0]), sharing).pool
         mates = {part.number for part in sharing.parts if part.pool == pool}
         assert {sharing.worker(root) for root in roots} == mates
 
@@ -119,13 +120,13 @@ async def test_other_pools_take_over_every_alarm_also_if_only_a_class_changed_it
     moved = {"PoolDesk": "heavy"}
 
     for sharing in (
-        Sharing(2, {"heavy": 2}, {"PoolPress": "heavy"}),
-        Sharing(2, {"heavy": 2}, moved),
-        Sharing(4),
-        Sharing(1, {"gpu": 1, "heavy": 1}, {**moved, "PoolOven": "gpu"}),
-        Sharing(2, {"heavy": 1}, moved),
-        Sharing(2, {"heavy": 2}, {"PoolPress": "heavy"}),
-        Sharing(0),
+        ShardPlan(2, {"heavy": 2}, {"PoolPress": "heavy"}),
+        ShardPlan(2, {"heavy": 2}, moved),
+        ShardPlan(4),
+        ShardPlan(1, {"gpu": 1, "heavy": 1}, {**moved, "PoolOven": "gpu"}),
+        ShardPlan(2, {"heavy": 1}, moved),
+        ShardPlan(2, {"heavy": 2}, {"PoolPress": "heavy"}),
+        ShardPlan(0),
     ):
         arrange(tmp_path, sharing, Files())
 
@@ -136,7 +137,7 @@ async def test_other_pools_take_over_every_alarm_also_if_only_a_class_changed_it
 
 async def test_a_crash_while_a_class_changes_its_pool_loses_no_alarm(tmp_path: Path) -> None:
     (tmp_path / "trees").mkdir()
-    before, after = (Sharing(1, {"heavy": 1}, {type_: "heavy"}) for type_ in ("PoolPress", "PoolDesk"))
+    before, after = (ShardPlan(1, {"heavy": 1}, {type_: "heavy"}) for type_ in ("PoolPress", "PoolDesk"))
     roots = {f"{type_}:a": float(at) for at, type_ in enumerate(TYPES)}
     alone = index(tmp_path, "")
     alone.take_over([(root, due, 0) for root, due in roots.items()], is_whole=True)
@@ -155,11 +156,39 @@ async def test_a_crash_while_a_class_changes_its_pool_loses_no_alarm(tmp_path: P
     assert indexed(tmp_path, after) == roots
 
 
-async def test_pools_that_cannot_be_read_are_said_and_not_guessed(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text('{"pools": {"heavy": 1}}')
+@pytest.mark.parametrize("content", ["two", '{"pools": {"heavy": 1}}', "", None])
+async def test_if_it_is_unknown_who_shared_the_folder_all_indexes_are_made_again(
+    tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "trees").mkdir()
+    arrange(tmp_path, ShardPlan(3), Files())
+    (tmp_path / FILE).unlink()
+    if content is None:
+        (tmp_path / FILE).mkdir()
+    else:
+        (tmp_path / FILE).write_text(content)
+    stored_box(tmp_path)
 
-    with pytest.raises(StoredDataError, match="must contain the number of workers"):
-        arrange(tmp_path, Sharing(2), Files())
+    arrange(tmp_path, ShardPlan(2), Files())
+
+    assert last_sharing(tmp_path) == ShardPlan(2)
+    assert names(tmp_path, "alarms*.db") == ["alarms-0-of-2.db", "alarms-1-of-2.db"]
+    indexes = [index(tmp_path, part) for part in suffixes(ShardPlan(2))]
+    assert [one.is_whole for one in indexes] == [False, False]
+    for one in indexes:
+        one.close()
+    assert [record.message for record in caplog.records] == [
+        "file 'workers' in the data folder is damaged; rebuilding the alarm indexes from the trees"
+    ]
+
+
+def stored_box(data: Path) -> None:
+    """Make a tree that has data."""
+    root = Address.root_of("PoolPress", "a")
+    folder = tree_folder(data, root)
+    folder.mkdir()
+    (folder / "address").write_text(str(root))
+    (folder / "root.db").write_bytes(empty_image())
 
 
 class Half:
@@ -170,7 +199,7 @@ class Half:
     restarts = 1
 
     def __init__(self) -> None:
-        self.directory = Part(0, Sharing(1, {"gpu": 1}, {"PoolStove": "gpu"}))
+        self.directory = WorkerPart(0, ShardPlan(1, {"gpu": 1}, {"PoolStove": "gpu"}))
         self.transport = UnixTransport("0", {}, "secret")
 
     def hold(self, folder: Path) -> FolderLock:

@@ -11,30 +11,31 @@ from tests.conformance.two_nodes import running_on_two_nodes
 from sapwood import Agent, App
 from sapwood.address import Address
 from sapwood.clock import SystemClock
-from sapwood.errors import FolderInUse, StoredDataError, Unavailable
-from sapwood.kernel.alarms import Alarms, alarms_file
-from sapwood.kernel.gate import ProcessGate
-from sapwood.kernel.shards import SHARDS, shard_of
-from sapwood.runtimes.arranging import FILE, arrange, suffixes
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.errors import FolderInUse, Unavailable
+from sapwood.kernel.alarms.index_file import alarms_file
+from sapwood.kernel.alarms.node_index import NodeAlarms
+from sapwood.kernel.durability.local_gates import ProcessGate
+from sapwood.kernel.ports.shards import SHARDS, shard_of
+from sapwood.runtimes.repartition import arrange, suffixes
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.storage.files import Files, FolderLock
 
 ROOTS = [Address.root_of("Inbox", f"user-{number}") for number in range(500)]
 
 
-def index(folder: Path, part: str) -> Alarms:
+def index(folder: Path, part: str) -> NodeAlarms:
     loop = asyncio.get_running_loop()
-    return Alarms(folder / alarms_file(part), files=Files(), gate=ProcessGate(), clock=SystemClock(), loop=loop)
+    return NodeAlarms(folder / alarms_file(part), files=Files(), gate=ProcessGate(), clock=SystemClock(), loop=loop)
 
 
-def indexed(folder: Path, sharing: Sharing) -> dict[str, float | None]:
+def indexed(folder: Path, sharing: ShardPlan) -> dict[str, float | None]:
     """Return what all indexes say; none may speak of another's tree."""
     found: dict[str, float | None] = {}
     for number, part in enumerate(suffixes(sharing)):
         one = index(folder, part)
         assert one.is_whole
         for root, due, _ in one.rows():
-            assert not sharing.count or Part(number, sharing).is_here(Address.parse(root))
+            assert not sharing.count or WorkerPart(number, sharing).is_here(Address.parse(root))
             assert root not in found
             found[root] = due
         one.close()
@@ -47,7 +48,7 @@ def names(folder: Path, pattern: str) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
 def test_every_tree_has_one_worker_and_every_worker_has_trees(count: int) -> None:
-    parts = Sharing(count).parts
+    parts = ShardPlan(count).parts
 
     for root in ROOTS:
         assert sum(part.is_here(root) for part in parts) == 1
@@ -57,9 +58,9 @@ def test_every_tree_has_one_worker_and_every_worker_has_trees(count: int) -> Non
 
 async def test_the_worker_that_has_a_tree_is_the_one_that_others_ask_for_it() -> None:
     for root in ROOTS[:50]:
-        owner = await Part(0, Sharing(3)).owner(root)
+        owner = await WorkerPart(0, ShardPlan(3)).owner(root)
 
-        assert [str(number) for number in range(3) if Part(number, Sharing(3)).is_here(root)] == [owner]
+        assert [str(number) for number in range(3) if WorkerPart(number, ShardPlan(3)).is_here(root)] == [owner]
 
 
 def test_roots_of_one_name_are_neighbours_and_stay_where_they_are() -> None:
@@ -76,8 +77,8 @@ async def test_another_number_of_workers_takes_over_every_alarm(tmp_path: Path) 
     expected = {str(root): float(at) for at, root in enumerate(ROOTS)}
 
     for count in (2, 5, 1, 3, 0):
-        arrange(tmp_path, Sharing(count), Files())
-        assert indexed(tmp_path, Sharing(count)) == expected
+        arrange(tmp_path, ShardPlan(count), Files())
+        assert indexed(tmp_path, ShardPlan(count)) == expected
 
     assert names(tmp_path, "alarms*.db") == ["alarms.db"]
 
@@ -93,32 +94,25 @@ async def test_a_change_that_a_crash_interrupted_is_made_again(tmp_path: Path) -
             raise OSError("the power failed")
 
     with pytest.raises(OSError, match="the power failed"):
-        arrange(tmp_path, Sharing(2), Dying())
+        arrange(tmp_path, ShardPlan(2), Dying())
     later = index(tmp_path, "")
     later.earlier(ROOTS[1], 2.0, 0)
     later.close()
-    arrange(tmp_path, Sharing(2), Files())
+    arrange(tmp_path, ShardPlan(2), Files())
 
-    assert indexed(tmp_path, Sharing(2)) == {str(ROOTS[0]): 1.0, str(ROOTS[1]): 2.0}
+    assert indexed(tmp_path, ShardPlan(2)) == {str(ROOTS[0]): 1.0, str(ROOTS[1]): 2.0}
 
 
 async def test_all_have_ended_well_only_if_each_of_the_last_has(tmp_path: Path) -> None:
     (tmp_path / "trees").mkdir()
     (tmp_path / "stopped").touch()
 
-    arrange(tmp_path, Sharing(2), Files())
+    arrange(tmp_path, ShardPlan(2), Files())
     assert names(tmp_path, "stopped*") == ["stopped-0-of-2", "stopped-1-of-2"]
 
     (tmp_path / "stopped-1-of-2").unlink()  # as a running node does
-    arrange(tmp_path, Sharing(3), Files())
+    arrange(tmp_path, ShardPlan(3), Files())
     assert not names(tmp_path, "stopped*")
-
-
-async def test_a_number_that_cannot_be_read_is_said_and_not_guessed(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("two")
-
-    with pytest.raises(StoredDataError, match="must contain the number of workers"):
-        arrange(tmp_path, Sharing(2), Files())
 
 
 class Placed(Agent):
@@ -131,7 +125,7 @@ async def test_a_node_opens_no_tree_that_is_not_in_its_share() -> None:
         assert await (await world.get_agent(Placed, "p")).here() == "p"
 
         with pytest.raises(Unavailable, match="is run by another process"):
-            world.app.node.tree(Address.root_of("Placed", "p"))
+            world.app.node.loader.tree(Address.root_of("Placed", "p"))
         assert list(world.node.trees) == [Address.root_of("Placed", "p")]
         assert not world.app.node.trees
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sapwood.runtimes.workers.placement import Sharing
+from sapwood.runtimes.workers.placement import ShardPlan
 from sapwood.runtimes.workers.supervisor import DRAINED, END, READY, Seat, Supervisor
 from sapwood.storage.files import FolderLock
 from sapwood.timings import DEFAULTS, Timings
@@ -29,7 +29,7 @@ def supervise(folder: Path, work: Callable[..., None], workers: int, timings: Ti
     lock = FolderLock(folder)
     try:
         return Supervisor(
-            Sharing(workers),
+            ShardPlan(workers),
             work,
             (str(folder),),
             folder,

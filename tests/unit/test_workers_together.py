@@ -16,10 +16,10 @@ from tests.machine import patience
 
 from sapwood import Agent, App, Settings, TimedOut, Unavailable, deadline
 from sapwood.errors import CallTooDeep, Crashed, StartCycle
-from sapwood.kernel.context import MAX_DEPTH
-from sapwood.kernel.far import Far
+from sapwood.kernel.marshal.call import MAX_DEPTH
+from sapwood.kernel.rpc.remote import Peers
 from sapwood.runtimes.local import LocalRuntime
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.types import Address
 
@@ -149,7 +149,7 @@ class Hasty(Agent):
 
 def of(number: int, which: int = 0) -> str:
     """Return a name whose root this one of two workers runs."""
-    part = Part(number, Sharing(2))
+    part = WorkerPart(number, ShardPlan(2))
     return [f"n{at}" for at in range(100) if part.is_here(Address.root_of("Peer", f"n{at}"))][which]
 
 
@@ -167,7 +167,7 @@ async def two_workers(seen: Seen) -> AsyncGenerator[list[App], None]:
             listening.listen()
             sockets = {str(one): folder / str(one) for one in range(2)}
             settings = Settings(data=str(folder / "data"))
-            share = WorkerShare(Part(number, Sharing(2)), sockets, listening, "secret", listening.fileno())
+            share = WorkerShare(WorkerPart(number, ShardPlan(2)), sockets, listening, "secret", listening.fileno())
             runtime = LocalRuntime(settings, share=share)
             apps.append(App(agents=[Peer, Greeter, Host, Early, Hasty], deps=seen, settings=settings, runtime=runtime))
             await apps[-1].__aenter__()
@@ -202,8 +202,8 @@ async def test_a_call_that_descends_from_a_start_in_another_worker_does_not_wait
     apart = next(
         name
         for name in names
-        if Part(0, Sharing(2)).is_here(Address.root_of("Host", name))
-        != Part(0, Sharing(2)).is_here(Address.root_of("G", f"first {name}"))
+        if WorkerPart(0, ShardPlan(2)).is_here(Address.root_of("Host", name))
+        != WorkerPart(0, ShardPlan(2)).is_here(Address.root_of("G", f"first {name}"))
     )
     async with two_workers(seen) as (app, _), asyncio.timeout(patience()):
         greeter = await app.get_agent(Greeter, f"first {apart}")
@@ -331,7 +331,7 @@ async def test_a_callback_of_a_worker_that_died_is_not_taken_for_one_of_its_succ
             far = app.node.far
             assert far is not None
 
-            async def tell(text: str, far: Far = far) -> int:
+            async def tell(text: str, far: Peers = far) -> int:
                 lent.append({*far.lent})
                 return len(text)
 

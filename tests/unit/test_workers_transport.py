@@ -17,12 +17,12 @@ import uvloop
 from tests.machine import patience
 
 from sapwood.errors import Crashed, OverLimit, Unavailable
-from sapwood.kernel.crossing import crossing
-from sapwood.kernel.ports import Exchange
-from sapwood.runtimes.workers.framing import HEAD, Gap, Kind, Reader, framed
+from sapwood.kernel.marshal.exceptions import crossing
+from sapwood.kernel.ports.transport import Exchange
+from sapwood.runtimes.workers.frames import HEAD, FrameReader, Gap, Kind, framed
 from sapwood.runtimes.workers.link import WINDOW, Link
-from sapwood.runtimes.workers.placement import Sharing
-from sapwood.runtimes.workers.supervisor import Inherited, Seat
+from sapwood.runtimes.workers.placement import ShardPlan
+from sapwood.runtimes.workers.supervisor import InheritedFile, Seat
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.timings import DEFAULTS, Timings
 
@@ -67,7 +67,7 @@ def test_frames_are_read_however_they_were_cut() -> None:
     stream = b"".join(frames)
 
     for size in (1, 3, 7, 64, len(stream)):
-        reader = Reader()
+        reader = FrameReader()
         found = [frame for at in range(0, len(stream), size) for frame in reader.read(stream[at : at + size])]
         assert [len(content) for _, _, content in found] == list(range(1, 60))
 
@@ -75,7 +75,7 @@ def test_frames_are_read_however_they_were_cut() -> None:
 @pytest.mark.slow
 def test_a_long_frame_in_many_parts_is_put_together_once() -> None:
     frame = framed(1, 7, Kind.MESSAGE, bytes(64 * 1024 * 1024)) + framed(2, 7, Kind.END, b"")
-    reader = Reader()
+    reader = FrameReader()
     began = time.process_time()
 
     found = [one for at in range(0, len(frame), 65536) for one in reader.read(frame[at : at + 65536])]
@@ -85,7 +85,7 @@ def test_a_long_frame_in_many_parts_is_put_together_once() -> None:
 
 
 def test_a_frame_that_is_missing_is_noticed() -> None:
-    reader = Reader()
+    reader = FrameReader()
     list(reader.read(framed(1, 1, Kind.MESSAGE, b"")))
 
     with pytest.raises(Gap, match="Expected frame 2, got 3"):
@@ -95,7 +95,7 @@ def test_a_frame_that_is_missing_is_noticed() -> None:
 @pytest.mark.parametrize("damaged", [b"\xff" * HEAD.size, bytes(HEAD.size), b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"])
 def test_what_is_no_frame_is_refused(damaged: bytes) -> None:
     with pytest.raises(Gap):
-        list(Reader().read(damaged))
+        list(FrameReader().read(damaged))
 
 
 async def test_what_is_asked_is_answered(tmp_path: Path) -> None:
@@ -374,10 +374,10 @@ async def test_a_worker_that_does_not_come_back_is_unavailable(tmp_path: Path) -
 
 async def test_a_worker_waits_for_another_as_long_as_its_supervisor_says(tmp_path: Path) -> None:
     listening = socket.socket(socket.AF_UNIX)
-    descriptor, (line, other_line) = Inherited(listening.fileno()), Pipe()
+    descriptor, (line, other_line) = InheritedFile(listening.fileno()), Pipe()
     sockets = {"0": tmp_path / "0", "1": tmp_path / "1"}
     timings = Timings(worker_connect_timeout=0.01)
-    seat = Seat(0, Sharing(2), 0, sockets, listening, "s", descriptor, line, descriptor, timings)
+    seat = Seat(0, ShardPlan(2), 0, sockets, listening, "s", descriptor, line, descriptor, timings)
     transport = seat.share().transport
     began = asyncio.get_running_loop().time()
 

@@ -1,4 +1,4 @@
-// The same agents as benchmarks/anchor.py and benchmarks/time.py have, written for the original.
+// The same agents as benchmarks/anchor.py and benchmarks/schedules.py have, written for the original.
 import { Agent, callable, getAgentByName, routeAgentRequest } from "agents";
 
 export class Child extends Agent {

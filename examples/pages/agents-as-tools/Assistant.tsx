@@ -6,7 +6,7 @@ import { DrillIn } from "./DrillIn";
 import { Parts, Scene, speaks } from "./Parts";
 import { usePlace } from "./place";
 
-const WISHES = ["Research the actor model", "Compare Rust and Go", "How do I add full-text search?", "Compare Rust and something that fails"];
+const SUGGESTIONS = ["Research the actor model", "Compare Rust and Go", "How do I add full-text search?", "Compare Rust and something that fails"];
 
 export function Assistant() {
   const { user, at, go } = usePlace();
@@ -36,17 +36,17 @@ export function Assistant() {
           foot={
             <>
               <Composer label="Ask for something" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
-              <p className="hint">Enter sends, Shift+Enter begins a new line, Esc stops everybody.</p>
+              <p className="hint">Enter sends, Shift+Enter adds a line, Esc stops all helpers.</p>
             </>
           }
         >
           {messages.length === 0 && !isBusy && (
-            <Empty title="What shall we find out?" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
-              I have helpers: some look things up, one makes plans. Watch them at work below what I say, and open one to talk to it.
+            <Empty title="What shall we find out?" suggestions={SUGGESTIONS} onSuggestion={(text) => void chat.sendMessage({ text })}>
+              I have helpers: some do research, one makes plans. Watch them work below my messages, and open one to talk to it.
             </Empty>
           )}
-          {messages.map((message) => <Said key={message.id} message={message} isGrowing={isBusy && message === last} runs={runs} />)}
-          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : waitingFor(working)}</Thinking>}
+          {messages.map((message) => <ChatMessage key={message.id} message={message} isGrowing={isBusy && message === last} runs={runs} />)}
+          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : chat.isRecovering ? "Resuming after an interruption" : waitingFor(working)}</Thinking>}
           {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         </Log>
       </Page>
@@ -55,7 +55,7 @@ export function Assistant() {
   );
 }
 
-function Said({ message, isGrowing, runs }: { message: UIMessage; isGrowing: boolean; runs: ReturnType<typeof useConversation>["runs"] }) {
+function ChatMessage({ message, isGrowing, runs }: { message: UIMessage; isGrowing: boolean; runs: ReturnType<typeof useConversation>["runs"] }) {
   if (message.role === "user") return <Message from="You" kind="user">{textOf(message)}</Message>;
   return (
     <Message from="Assistant" kind="assistant" isBusy={isGrowing}>
@@ -64,7 +64,7 @@ function Said({ message, isGrowing, runs }: { message: UIMessage; isGrowing: boo
   );
 }
 
-/** Escape stops, wherever the focus is; unless something is open that it closes. */
+/** Escape stops the turn, wherever the focus is, unless it closes a dialog. */
 function useStopKey(isBusy: boolean, stop: () => void): void {
   useEffect(() => {
     if (!isBusy) return;

@@ -1,4 +1,4 @@
-// A helper, opened: the same conversation as anybody's, with the helper itself, at its own address. It may be any number of steps down.
+// An opened helper: a conversation with the helper itself, at its own URL and at any depth.
 import { type UIMessage } from "ai";
 import { type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
 import { Alert, Badge, Breadcrumbs, Chain, Composer, Cross, Drawer, Log, Message, StatusBadge, Text, Thinking, Who, textOf } from "../design";
@@ -13,11 +13,11 @@ export function DrillIn({ user, at, runs, isParentBusy }: Props) {
   const opened = useRef(at);
   const last = at.at(-1)!;
   useFocusOn(at);
-  /** Find what opened the panel; if it is no more, what is nearest to it. */
+  /** Return the link that opened the panel, or the closest one that still exists. */
   const returnTo = () => {
     const links = [...document.querySelectorAll<HTMLElement>("main a[data-opens]")];
     const steps = [...opened.current].reverse();
-    return steps.map(({ name }) => links.find((link) => link.dataset.opens === name)).find(Boolean) ?? document.getElementById("said");
+    return steps.map(({ name }) => links.find((link) => link.dataset.opens === name)).find(Boolean) ?? document.getElementById("composer");
   };
   return (
     <Drawer label={`Conversation with ${last.agent}`} onClose={() => open([])} returnTo={returnTo} data-testid="drill-in-panel" data-helper-type={last.agent} data-helper-id={last.name}>
@@ -28,16 +28,16 @@ export function DrillIn({ user, at, runs, isParentBusy }: Props) {
 
 type LevelProps = Props & { depth: number; parent: string };
 
-/** One step down: who is there, as whoever gave the run knows it. All steps down to the last are connected; only the last is shown. */
+/** One level of the path, with the run as its parent sees it. The page connects to all levels, and shows only the last. */
 function Level({ user, at, depth, parent, runs, isParentBusy }: LevelProps) {
   const step = at[depth - 1];
   const run = runs.runsById[step.name] as Run | undefined;
-  const agent = run?.agentType ?? step.agent; // what the run was given to, whatever the address says
+  const agent = run?.agentType ?? step.agent; // the class of the run, even if the URL names another
   const isLast = depth === at.length;
-  // Outside of what waits for messages: what is in it may have the focus.
+  // Outside the Suspense boundary: a focused element must not be unmounted.
   const head = isLast && <Head at={at} run={run} parent={{ name: parent, isBusy: isParentBusy }} />;
   const name = at.at(-1)!.agent;
-  if (!(agent in HELPERS)) return <>{head || <Head at={at} />}<Nobody name={name}><strong>Unknown helper class: {agent}</strong>This page does not know how to talk to it.</Nobody></>;
+  if (!(agent in HELPERS)) return <>{head || <Head at={at} />}<Missing name={name}><strong>Unknown helper class: {agent}</strong>This page does not support it.</Missing></>;
   const waiting = <>{!isLast && <Head at={at} />}<div className="opening"><Thinking>Connecting to {agent}</Thinking></div></>;
   const path = [...at.slice(0, depth - 1), { agent, name: step.name }];
   return (
@@ -56,7 +56,7 @@ function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: St
   const { isBusy, isCutOff, error, messages } = turn;
   const depth = path.length;
   const isLast = depth === at.length;
-  if (agent.connectionError) return <>{!isLast && <Head at={at} />}<Nobody name={at.at(-1)!.agent}><strong>This run was cleared</strong>There is nobody at this address any more.</Nobody></>;
+  if (agent.connectionError) return <>{!isLast && <Head at={at} />}<Missing name={at.at(-1)!.agent}><strong>This run was deleted</strong>This helper does not exist any more.</Missing></>;
   const last = messages.at(-1);
   return (
     <>
@@ -64,13 +64,13 @@ function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: St
         <Log
           label={`Conversation with ${name}`}
           isBusy={isBusy}
-          foot={<Composer id={`said-${depth}`} isInside label={`Ask the ${name}`} isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />}
+          foot={<Composer id={`composer-${depth}`} isInside label={`Ask the ${name}`} isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />}
         >
           {!isConnected && <Badge tone="warn" dot busy>connecting</Badge>}
           {messages.map((message, number) => (
-            <Said key={message.id} message={message} from={number === 0 ? parent : "You"} name={name} isGrowing={isBusy && message === last} runs={runs} at={path} />
+            <ChatMessage key={message.id} message={message} from={number === 0 ? parent : "You"} name={name} isGrowing={isBusy && message === last} runs={runs} at={path} />
           ))}
-          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "At work"}</Thinking>}
+          {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : chat.isRecovering ? "Resuming after an interruption" : "Working"}</Thinking>}
           {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         </Log>
       </div>
@@ -79,9 +79,9 @@ function Helper({ user, at, path, parent }: { user: string; at: Step[]; path: St
   );
 }
 
-type SaidProps = { message: UIMessage; from: string; name: string; isGrowing: boolean; runs: Runs; at: Step[] };
+type ChatMessageProps = { message: UIMessage; from: string; name: string; isGrowing: boolean; runs: Runs; at: Step[] };
 
-function Said({ message, from, name, isGrowing, runs, at }: SaidProps) {
+function ChatMessage({ message, from, name, isGrowing, runs, at }: ChatMessageProps) {
   if (message.role === "user" && from === "You") return <Message from="You" kind="user">{textOf(message)}</Message>;
   if (message.role === "user") return <Message from={from} kind="given"><span className="by" aria-hidden="true">{from} asked</span><Text text={textOf(message)} /></Message>;
   return (
@@ -91,15 +91,15 @@ function Said({ message, from, name, isGrowing, runs, at }: SaidProps) {
   );
 }
 
-/** Where one is, how the run stands, and whether whoever gave it is still at work. */
+/** The breadcrumbs, the status of the run, and whether its parent is still busy. */
 function Head({ at, run, parent }: { at: Step[]; run?: Run; parent?: { name: string; isBusy: boolean } }) {
   const { open } = use(Scene);
   const last = at.at(-1)!;
-  const way = at.map(({ agent, name }, number) => ({ key: name, label: agent, href: hrefOf(at.slice(0, number + 1)), onOpen: () => open(at.slice(0, number + 1)) }));
+  const crumbs = at.map(({ agent, name }, number) => ({ key: name, label: agent, href: hrefOf(at.slice(0, number + 1)), onOpen: () => open(at.slice(0, number + 1)) }));
   return (
     <div className="drawer-head">
       <div className="drawer-bar">
-        <Breadcrumbs crumbs={[{ key: "", label: "Assistant", href: hrefOf([]), onOpen: () => open([]) }, ...way]} />
+        <Breadcrumbs crumbs={[{ key: "", label: "Assistant", href: hrefOf([]), onOpen: () => open([]) }, ...crumbs]} />
         <CopyLink />
         <button type="button" className="button is-quiet" aria-label="Close" title="Close (Esc)" onClick={() => open([])}><Cross /></button>
       </div>
@@ -107,7 +107,7 @@ function Head({ at, run, parent }: { at: Step[]; run?: Run; parent?: { name: str
         <span className="run-icon">{HELPERS[last.agent]?.icon ?? <Who />}</span>
         <h2>{run?.agentType ?? last.agent}</h2>
         {run && <StatusBadge status={run.status} />}
-        {run && parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still at work" : "has finished its turn"}</span>}
+        {run && parent && <span className="with" data-testid="parent-turn" data-parent-busy={parent.isBusy}><span className={parent.isBusy ? "status-dot is-busy" : "status-dot"} />{parent.name} {parent.isBusy ? "is still working" : "has finished its turn"}</span>}
       </div>
     </div>
   );
@@ -124,17 +124,17 @@ function CopyLink() {
   );
 }
 
-/** There is no conversation to be had; why, is said instead. */
-function Nobody({ name, children }: { name: string; children: ReactNode }) {
+/** The reason why there is no conversation, with a disabled composer. */
+function Missing({ name, children }: { name: string; children: ReactNode }) {
   return (
     <div className="drawer-main">
-      <div className="opening"><div className="nobody" role="alert">{children}</div></div>
-      <div className="composer"><Composer id="said-nobody" isInside disabled label={`Ask the ${name}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
+      <div className="opening"><div className="missing" role="alert">{children}</div></div>
+      <div className="composer"><Composer id="composer-missing" isInside disabled label={`Ask the ${name}`} isBusy={false} onSend={() => undefined} onStop={() => undefined} /></div>
     </div>
   );
 }
 
-/** Have the focus on what was opened; or, on the way back, on what had opened it. */
+/** Focus the opened helper; on the way back, the link that opened it. */
 function useFocusOn(at: Step[]): void {
   const before = useRef<Step[]>([]);
   const key = at.map(({ name }) => name).join("/");

@@ -1,4 +1,4 @@
-// A conversation with the assistant, or with a helper at its own address: what the hooks of the npm packages know of it.
+// The hooks of a conversation with the assistant, or with a helper at its own URL.
 import { useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent, useAgentToolEvents } from "agents/react";
 import type { UIMessage } from "ai";
@@ -12,7 +12,7 @@ export type Run = Runs["runsById"][string];
 type State = { model: string };
 
 // --8<-- [start:hooks]
-// All hooks of a conversation are in one place: a component that waits for messages while its socket is open hears nothing.
+// All hooks of a conversation are in one component: a suspended component would miss the frames of its socket.
 export function useConversation(user: string, at: Step[], onCleared: () => void) {
   const [isConnected, setConnected] = useState(false);
   const connections = useRef(0);
@@ -35,7 +35,7 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
     onCleared();
   };
   useFrames(agent, ({ type, connect, messages }) => {
-    const wasCleared = type === "cf_agent_chat_messages" && connect && messages?.length === 0 && connections.current > 1; // while nobody could hear it
+    const wasCleared = type === "cf_agent_chat_messages" && connect && messages?.length === 0 && connections.current > 1; // during a disconnect
     if (type === "cf_agent_chat_clear" || wasCleared) forget();
   });
   const clear = () => {
@@ -45,7 +45,7 @@ export function useConversation(user: string, at: Step[], onCleared: () => void)
   return { agent, runs, chat, turn, clear, isConnected };
 }
 
-/** The runs that a helper has given itself. It needs no more of it than this. */
+/** The runs that a helper has started. */
 export function useRunsOf(user: string, at: Step[]): Runs {
   return useAgentToolEvents<Part>({ agent: useAgent({ agent: "Assistant", name: user, sub: at, maxReconnectionDelay: 2000 }) });
 }
@@ -53,12 +53,12 @@ export function useRunsOf(user: string, at: Step[]): Runs {
 
 type Socket = Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">;
 
-/** Hear everything that an agent says. */
+/** Call a function with each frame from an agent. */
 function useFrames(agent: Socket, onFrame: (frame: { type?: string; connect?: boolean; messages?: UIMessage[] }) => void): void {
-  const hear = useRef(onFrame);
-  hear.current = onFrame;
+  const latest = useRef(onFrame);
+  latest.current = onFrame;
   useEffect(() => {
-    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.startsWith("{") && hear.current(JSON.parse(data));
+    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.startsWith("{") && latest.current(JSON.parse(data));
     agent.addEventListener("message", onMessage);
     return () => agent.removeEventListener("message", onMessage);
   }, [agent]);

@@ -1,7 +1,7 @@
-// Where one is on this page: whose assistant it is, and which helper is open, said by the address. So it can be shared, and the browser's buttons work.
+// The URL names the user and the open helper. So users can share it, and the browser's back button works.
 import { useCallback, useSyncExternalStore } from "react";
 
-/** One step down, from an agent to one that it gave a run to. */
+/** One step of a path: from an agent to one of its helpers. */
 export type Step = { agent: string; name: string };
 
 const here = () => location.pathname + location.search;
@@ -15,23 +15,23 @@ export function usePlace() {
   const go = useCallback((at: Step[]) => {
     const to = location.pathname + searchOf(at);
     if (to === here()) return;
-    // Who came from there goes back there, so that the way back does not lead through all that was closed again.
+    // If the target is in the history, go back to it, so that the back button does not reopen closed helpers.
     const trail: string[] = history.state?.trail ?? [];
     const from = trail.lastIndexOf(to);
     if (from >= 0) return history.go(from - trail.length);
     history.pushState({ trail: [...trail, here()] }, "", to);
     dispatchEvent(new PopStateEvent("popstate"));
   }, []);
-  const asked = new URLSearchParams(search);
-  return { user: asked.get("user") || "main", at: read(asked.get("at") ?? ""), go };
+  const query = new URLSearchParams(search);
+  return { user: query.get("user") || "main", at: read(query.get("at") ?? ""), go };
 }
 
 /** `?user=ann&at=Planner:ID/Researcher:ID`, outermost first. */
 export function searchOf(at: Step[]): string {
   const user = new URLSearchParams(location.search).get("user");
   const path = at.map(({ agent, name }) => `${agent}:${encodeURIComponent(name).replaceAll("%3A", ":")}`).join("/");
-  const asked = [user && `user=${encodeURIComponent(user)}`, path && `at=${path.replaceAll("%", "%25")}`].filter(Boolean);
-  return asked.length ? `?${asked.join("&")}` : "";
+  const query = [user && `user=${encodeURIComponent(user)}`, path && `at=${path.replaceAll("%", "%25")}`].filter(Boolean);
+  return query.length ? `?${query.join("&")}` : "";
 }
 
 export const hrefOf = (at: Step[]) => location.pathname + searchOf(at);
@@ -39,10 +39,10 @@ export const hrefOf = (at: Step[]) => location.pathname + searchOf(at);
 const read = (path: string): Step[] =>
   path.split("/").filter(Boolean).map((step) => {
     const [agent, ...name] = step.split(":");
-    return { agent, name: decoded(name.join(":")) };
+    return { agent, name: decode(name.join(":")) };
   });
 
-function decoded(text: string): string {
+function decode(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {

@@ -7,10 +7,10 @@ import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, Su
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
 
-const WISHES = ["Remind me to stretch in 20 seconds", "What time is it?", "Tell me a story", "What can you do?"];
+const SUGGESTIONS = ["Remind me to stretch in 20 seconds", "What time is it?", "Tell me a story", "What can you do?"];
 
 // --8<-- [start:hooks]
-// What the page can do for the agent. The agent is told of it with every message, and asks for it like for any tool.
+// Tools that run in the browser. They are sent with every message, and the model can call them like any other tool.
 const TOOLS = {
   browserClock: {
     description: "Return the time and the time zone of the user's browser",
@@ -30,19 +30,19 @@ export function Chat({ name }: { name: string }) {
     onClose: () => setConnected(false),
     maxReconnectionDelay: 2000,
   });
-  const given = useRef<Given>({});
+  const outputs = useRef<ToolOutputs>({});
   const chat = useAgentChat({
     agent,
     tools: TOOLS,
     onToolCall: async ({ toolCall, addToolOutput }) => {
       const tool = TOOLS[toolCall.toolName as keyof typeof TOOLS];
       if (!tool) return;
-      const answer = { toolCallId: toolCall.toolCallId, toolName: toolCall.toolName, output: await tool.execute() };
-      given.current[answer.toolCallId] = answer;
-      addToolOutput(answer);
+      const output = { toolCallId: toolCall.toolCallId, toolName: toolCall.toolName, output: await tool.execute() };
+      outputs.current[output.toolCallId] = output;
+      addToolOutput(output);
     },
   });
-  useAgainIfUnheard(agent, given.current, chat.addToolOutput);
+  useResend(agent, outputs.current, chat.addToolOutput);
   const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:hooks]
   const last = messages.at(-1);
@@ -67,19 +67,19 @@ export function Chat({ name }: { name: string }) {
         foot={
           <>
             <Composer label="Say something" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
-            <p className="hint">Enter sends, Shift+Enter begins a new line, Esc stops.</p>
+            <p className="hint">Enter sends, Shift+Enter adds a line, Esc stops.</p>
           </>
         }
       >
         {messages.length === 0 && !isBusy && (
-          <Empty title="What shall I remember for you?" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
-            I keep reminders, and ring when they are due. What we say stays here: reload the page, open it twice, or kill the server.
+          <Empty title="What shall I remember for you?" suggestions={SUGGESTIONS} onSuggestion={(text) => void chat.sendMessage({ text })}>
+            I store reminders, and write to you when they are due. Our messages are stored: reload the page, open it twice, or kill the server.
           </Empty>
         )}
         {messages.map((message) => (
-          <Said key={message.id} message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
+          <ChatMessage key={message.id} message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
         ))}
-        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : chat.isRecovering ? "Resuming after an interruption" : "Thinking"}</Thinking>}
         {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         {!isBusy && !error && isFinished(last) && (
           <div className="message-foot">
@@ -91,27 +91,27 @@ export function Chat({ name }: { name: string }) {
   );
 }
 
-type Given = Record<string, { toolCallId: string; toolName: string; output: unknown }>;
+type ToolOutputs = Record<string, { toolCallId: string; toolName: string; output: unknown }>;
 
-/** Give the agent again what it had asked for, if it still waits for it when it is back: it may have been killed before it heard the answer. */
-function useAgainIfUnheard(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, given: Given, give: (answer: Given[string]) => void): void {
-  const giveNow = useRef(give);
-  giveNow.current = give;
+/** After a reconnect, send the results of browser tools again if the agent still waits for them: it may have been killed before it received them. */
+function useResend(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, outputs: ToolOutputs, send: (output: ToolOutputs[string]) => void): void {
+  const latest = useRef(send);
+  latest.current = send;
   useEffect(() => {
     const onMessage = ({ data }: MessageEvent) => {
       if (typeof data !== "string" || !data.includes('"cf_agent_chat_messages"')) return;
       const { type, connect, messages } = JSON.parse(data) as { type: string; connect?: boolean; messages: UIMessage[] };
       if (type !== "cf_agent_chat_messages" || !connect) return;
       const waiting = messages.at(-1)?.parts.filter((part) => isToolUIPart(part) && part.state === "input-available") ?? [];
-      for (const part of waiting) if (isToolUIPart(part) && part.toolCallId in given) giveNow.current(given[part.toolCallId]);
+      for (const part of waiting) if (isToolUIPart(part) && part.toolCallId in outputs) latest.current(outputs[part.toolCallId]);
     };
     agent.addEventListener("message", onMessage);
     return () => agent.removeEventListener("message", onMessage);
   }, [agent]);
 }
 
-// --8<-- [start:said]
-function Said({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing: boolean; onAnswer: (id: string, approved: boolean) => void }) {
+// --8<-- [start:message]
+function ChatMessage({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing: boolean; onAnswer: (id: string, approved: boolean) => void }) {
   if (message.role === "user") {
     const isReminder = (message.metadata as { from?: string } | undefined)?.from === "reminder";
     if (isReminder) return <Message from="Reminder" kind="notice"><Bell />{textOf(message)}</Message>;
@@ -140,14 +140,14 @@ function Said({ message, isGrowing, onAnswer }: { message: UIMessage; isGrowing:
   );
 }
 
-// --8<-- [end:said]
+// --8<-- [end:message]
 function Reminders({ reminders }: { reminders: Reminder[] }) {
   const [now, setNow] = useState(() => Date.now() / 1000);
   useEffect(() => {
     if (reminders.length === 0) return;
     setNow(Date.now() / 1000);
-    const ticking = setInterval(() => setNow(Date.now() / 1000), 1000);
-    return () => clearInterval(ticking);
+    const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
   }, [reminders]);
   if (reminders.length === 0) return <p className="note">None yet. Say “remind me to water the plants in 2 minutes”.</p>;
   return (
@@ -160,7 +160,7 @@ function Reminders({ reminders }: { reminders: Reminder[] }) {
 }
 
 
-/** Whether an answer is to be seen growing, so that nobody needs to be told that it will come. */
+/** Whether text is being streamed, so that the page needs no “Thinking”. */
 const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";
 
 const isFinished = (message?: UIMessage) =>

@@ -1,7 +1,7 @@
 import { Component, type ReactNode } from "react";
 import { Alert } from "./Page";
 
-/** What is shown instead of a part of the page that failed, and a way to begin it anew. */
+/** An error boundary: shows the error of a component that failed, and a button to reload the page. */
 export class Boundary extends Component<{ children: ReactNode }, { error?: Error }> {
   state: { error?: Error } = {};
 
@@ -9,6 +9,6 @@ export class Boundary extends Component<{ children: ReactNode }, { error?: Error
 
   render() {
     if (!this.state.error) return this.props.children;
-    return <div className="opening"><Alert text={this.state.error.message || "This cannot be shown."} action="Reload" onAction={() => location.reload()} /></div>;
+    return <div className="opening"><Alert text={this.state.error.message || "Cannot show this part of the page."} action="Reload" onAction={() => location.reload()} /></div>;
   }
 }

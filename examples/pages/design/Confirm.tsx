@@ -1,14 +1,14 @@
 import { type MouseEvent, type ReactNode, useEffect, useRef } from "react";
 
-/** Asks before something is done that cannot be undone. Escape, or a click beside it, is no. */
+/** A confirmation dialog for actions that cannot be undone. Escape, or a click outside, cancels. */
 export function Confirm({ title, yes, onYes, onNo, children }: { title: string; yes: string; onYes: () => void; onNo: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
-    const shown = dialog.current!;
+    const element = dialog.current!;
     const opener = document.activeElement as HTMLElement | null;
-    shown.showModal();
+    element.showModal();
     return () => {
-      shown.close();
+      element.close();
       requestAnimationFrame(() => opener?.isConnected && opener.focus());
     };
   }, []);

@@ -1,7 +1,7 @@
 import { type FormEvent, type KeyboardEvent, type ReactNode, type RefObject, useEffect, useRef, useState } from "react";
 import { Arrow, Down, Square } from "./icons";
 
-/** Keep a box at its end while what lies in it grows, unless somebody scrolls up in it. */
+/** Keep a box scrolled to its end while its content grows, unless the user scrolls up. */
 export function useFollowing(box: RefObject<HTMLElement | null>, { slack, isOn = true }: { slack: number; isOn?: boolean }) {
   const follows = useRef(isOn);
   const before = useRef(0);
@@ -20,7 +20,7 @@ export function useFollowing(box: RefObject<HTMLElement | null>, { slack, isOn =
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current!;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < slack;
-    // It may have grown since it was led to its end: only who goes up wants to stay there.
+    // The content may have grown since the last scroll. Only scrolling up means that the user wants to stay.
     if (isAtEnd || scrollTop < before.current) follows.current = isAtEnd && isOn;
     before.current = scrollTop;
     setAway(!follows.current);
@@ -32,7 +32,7 @@ export function useFollowing(box: RefObject<HTMLElement | null>, { slack, isOn =
   return { isAway, onScroll, follow };
 }
 
-/** A list that stays at its end while it grows, unless somebody scrolled up; then a button leads back. */
+/** A list that stays scrolled to its end while it grows. If the user has scrolled up, a button leads back. */
 export function Log({ label, isBusy, foot, children }: { label: string; isBusy: boolean; foot: ReactNode; children: ReactNode }) {
   const log = useRef<HTMLDivElement>(null);
   const { isAway, onScroll, follow } = useFollowing(log, { slack: 60 });
@@ -49,7 +49,7 @@ export function Log({ label, isBusy, foot, children }: { label: string; isBusy: 
   );
 }
 
-/** Who says something, for those who do not see on which side it stands. */
+/** A message. Screen readers get its author as text. */
 export function Message({ from, kind, isBusy, children }: { from: string; kind: "user" | "assistant" | "notice" | "given"; isBusy?: boolean; children: ReactNode }) {
   return (
     <article className={`message is-${kind}`} aria-busy={isBusy}>
@@ -63,16 +63,16 @@ type ComposerProps = {
   label: string;
   isBusy: boolean;
   disabled?: boolean;
-  /** Of the box one writes into; to be given where there is more than one. */
+  /** The accessible name of the text box. Required if a page has more than one. */
   id?: string;
-  /** Inside of something that Escape closes, it stops nothing, and the focus is left where it is. */
+  /** Set inside a dialog, where Escape closes the dialog instead of stopping the turn. The focus is not moved. */
   isInside?: boolean;
   onSend: (text: string) => void;
   onStop: () => void;
 };
 
-/** Where one writes: Enter sends, Shift+Enter begins a line, Escape stops what is being said. */
-export function Composer({ label, isBusy, disabled, id = "said", isInside = false, onSend, onStop }: ComposerProps) {
+/** The text box: Enter sends, Shift+Enter starts a new line, Escape stops the turn. */
+export function Composer({ label, isBusy, disabled, id = "composer", isInside = false, onSend, onStop }: ComposerProps) {
   const [text, setText] = useState("");
   const input = useRef<HTMLTextAreaElement>(null);
   const submit = (event: FormEvent) => {
@@ -89,10 +89,10 @@ export function Composer({ label, isBusy, disabled, id = "said", isInside = fals
     }
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
-    input.current?.form?.requestSubmit(); // by way of the form, so that others hear of it
+    input.current?.form?.requestSubmit(); // through the form, so that its submit handlers run
   };
   useEffect(() => {
-    // Not where it would have a keyboard cover the page.
+    // Not on touch screens, where the keyboard would cover the page.
     if (!isInside && !matchMedia("(pointer: coarse)").matches) input.current?.focus();
   }, []);
   return (
@@ -107,5 +107,5 @@ export function Composer({ label, isBusy, disabled, id = "said", isInside = fals
   );
 }
 
-/** The words of a message, without all else that is in it. */
+/** The text of a message, without its other parts. */
 export const textOf = ({ parts }: { parts: { type: string; text?: string }[] }) => parts.map(({ type, text }) => (type === "text" ? text : "")).join("");

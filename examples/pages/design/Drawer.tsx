@@ -4,23 +4,23 @@ const REACHABLE = "a[href], button:not(:disabled), textarea:not(:disabled), inpu
 
 type Props = { label: string; onClose: () => void; returnTo: () => HTMLElement | null; children: ReactNode };
 
-/** Something that is laid over the page from its side. The page waits below it until Escape, a click beside it, or a button in it closes it. */
+/** A modal side panel. Escape, a click outside, or a button inside closes it. */
 export function Drawer({ label, onClose, returnTo, children, ...data }: Props & { [name: `data-${string}`]: string | undefined }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const back = useRef(returnTo);
   back.current = returnTo;
   useEffect(() => {
-    const shown = dialog.current!;
-    shown.showModal();
-    shown.focus();
+    const element = dialog.current!;
+    element.showModal();
+    element.focus();
     return () => {
-      shown.close();
-      // When all that closes it is over: who opened it may be drawn anew.
+      element.close();
+      // After the close is rendered: React may have replaced the element that opened it.
       requestAnimationFrame(() => back.current()?.focus());
     };
   }, []);
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === "Tab") stay(event, dialog.current!);
+    if (event.key === "Tab") trapFocus(event, dialog.current!);
     event.stopPropagation();
   };
   const onClick = (event: MouseEvent) => event.target === dialog.current && onClose();
@@ -42,8 +42,8 @@ export function Drawer({ label, onClose, returnTo, children, ...data }: Props & 
   );
 }
 
-/** Lead the focus from the last element to the first, and back, instead of out of here. */
-function stay(event: KeyboardEvent, dialog: HTMLElement): void {
+/** Keep the focus inside: Tab goes from the last element to the first, and back. */
+function trapFocus(event: KeyboardEvent, dialog: HTMLElement): void {
   const reachable = [...dialog.querySelectorAll<HTMLElement>(REACHABLE)].filter((one) => one.checkVisibility() && !one.closest("[inert]"));
   const [from, to] = event.shiftKey ? [reachable[0], reachable.at(-1)] : [reachable.at(-1), reachable[0]];
   const isAtEdge = document.activeElement === from || (event.shiftKey && !reachable.includes(document.activeElement as HTMLElement));
@@ -54,7 +54,7 @@ function stay(event: KeyboardEvent, dialog: HTMLElement): void {
 
 export type Crumb = { key: string; label: string; href: string; onOpen: () => void };
 
-/** The way from the outermost to what is shown. All but the last lead there. */
+/** The path from the root agent to the agent that is shown. All items but the last are links. */
 export function Breadcrumbs({ crumbs }: { crumbs: Crumb[] }) {
   return (
     <nav className="crumbs" aria-label="Breadcrumb">
@@ -71,7 +71,7 @@ export function Breadcrumbs({ crumbs }: { crumbs: Crumb[] }) {
 
 type LinkProps = { href: string; onOpen: () => void; label?: string; title?: string; className?: string; id?: string; current?: boolean; children: ReactNode };
 
-/** A link that this page follows by itself; in a new tab or copied it is a link as any other. */
+/** A link for client-side navigation. Opened in a new tab or copied, it is an ordinary link. */
 export function Link({ href, onOpen, label, current, children, ...rest }: LinkProps & { [name: `data-${string}`]: string | undefined }) {
   const onClick = (event: MouseEvent) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;

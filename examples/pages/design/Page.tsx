@@ -3,7 +3,7 @@ import { Cross, Mark } from "./icons";
 
 type Tone = "plain" | "good" | "warn" | "bad";
 
-/** A few words about how something is. */
+/** A status in a few words. */
 export function Badge({ tone = "plain", dot = false, busy = false, children }: { tone?: Tone; dot?: boolean; busy?: boolean; children: ReactNode }) {
   return (
     <span className={`badge is-${tone}`}>
@@ -13,7 +13,7 @@ export function Badge({ tone = "plain", dot = false, busy = false, children }: {
   );
 }
 
-/** A button that has to be pressed twice: what it does cannot be undone. */
+/** A button for actions that cannot be undone: the user must press it twice. */
 export function SureButton({ label, sure, icon, disabled, onSure }: { label: string; sure: string; icon: ReactNode; disabled?: boolean; onSure: () => void }) {
   const [isAsking, ask] = useState(false);
   const press = () => {
@@ -29,7 +29,7 @@ export function SureButton({ label, sure, icon, disabled, onSure }: { label: str
 
 type Panel = { title: string; icon: ReactNode; count: number; children: ReactNode };
 
-/** The page: a head, what it is about, and a panel at its side. On a small screen a button opens the panel. */
+/** The page: a header, the content, and a side panel. On a small screen a button opens the panel. */
 export function Page({ title, head, side, children }: { title: string; head: ReactNode; side?: Panel; children: ReactNode }) {
   const [isOpen, open] = useState(false);
   const panel = useRef<HTMLElement>(null);
@@ -76,21 +76,21 @@ export function Page({ title, head, side, children }: { title: string; head: Rea
   );
 }
 
-/** What is shown instead of a conversation that has not begun: what this is, and ways to begin. */
-export function Empty({ title, wishes, onWish, children }: { title: string; wishes: string[]; onWish: (wish: string) => void; children: ReactNode }) {
+/** The placeholder of an empty conversation: an introduction and suggested messages. */
+export function Empty({ title, suggestions, onSuggestion, children }: { title: string; suggestions: string[]; onSuggestion: (text: string) => void; children: ReactNode }) {
   return (
     <div className="empty">
       <Mark />
       <h2>{title}</h2>
       <p>{children}</p>
-      <div className="wishes" role="group" aria-label="Suggestions">
-        {wishes.map((wish) => <button key={wish} type="button" className="button" onClick={() => onWish(wish)}>{wish}</button>)}
+      <div className="suggestions" role="group" aria-label="Suggestions">
+        {suggestions.map((text) => <button key={text} type="button" className="button" onClick={() => onSuggestion(text)}>{text}</button>)}
       </div>
     </div>
   );
 }
 
-/** Something went wrong, and what can be done about it. */
+/** An error message with a button for the remedy. */
 export function Alert({ text, action, onAction }: { text: string; action: string; onAction: () => void }) {
   return (
     <div className="alert" role="alert">

@@ -15,7 +15,7 @@ const BADGES: Record<RunStatus, [string, "plain" | "good" | "warn" | "bad"]> = {
   interrupted: ["Interrupted", "warn"],
 };
 
-/** How a run stands. */
+/** The status of a run. */
 export const StatusBadge = ({ status }: { status: RunStatus }) => (
   <Badge tone={BADGES[status][1]} dot busy={status === "running"}>{BADGES[status][0]}</Badge>
 );
@@ -27,7 +27,7 @@ type Props = {
   icon: ReactNode;
   task: string;
   status: RunStatus;
-  /** What came of it, as text; shown while the panel is closed. */
+  /** The result as text, shown while the panel is collapsed. */
   result?: string;
   error?: string;
   href?: string;
@@ -36,8 +36,8 @@ type Props = {
 };
 
 /**
- * An agent at work for another: who it is, what it was given, how it stands, and all it has said.
- * It is open while it works, and closes when it is done, so that what was made of it stays in sight. Whoever opens or closes it, or reads in it, decides instead.
+ * A run of a helper agent: its class, task, status and messages.
+ * The panel is expanded while the run is active and collapses when it ends, so that the answer of the caller stays visible. A click or a focus inside overrides this.
  */
 export function RunPanel({ id, kind, name, icon, task, status, result, error, href, onOpen, children }: Props) {
   const [chosen, choose] = useState<boolean>();
@@ -64,7 +64,7 @@ export function RunPanel({ id, kind, name, icon, task, status, result, error, hr
   );
 }
 
-/** A box of limited height that shows its end while it grows, unless somebody scrolled up in it. */
+/** A box of limited height that scrolls with its content, unless the user has scrolled up. */
 export function Tail({ label, isLive, onAway, children }: { label: string; isLive: boolean; onAway?: () => void; children: ReactNode }) {
   const box = useRef<HTMLDivElement>(null);
   const { isAway, onScroll } = useFollowing(box, { slack: 24, isOn: isLive });
@@ -74,7 +74,7 @@ export function Tail({ label, isLive, onAway, children }: { label: string; isLiv
   return <div ref={box} className={isLive ? "tail is-live" : "tail"} role="group" aria-label={label} tabIndex={0} onScroll={onScroll}><div className="tail-inside">{children}</div></div>;
 }
 
-/** What somebody thinks before they speak: to be seen while they think, and on request after that. */
+/** The reasoning of a model: expanded while it is streamed, collapsed after that. */
 export function Reasoning({ text, isGrowing }: { text: string; isGrowing: boolean }) {
   const [chosen, choose] = useState<boolean>();
   const isOpen = chosen ?? isGrowing;
@@ -89,10 +89,10 @@ export function Reasoning({ text, isGrowing }: { text: string; isGrowing: boolea
   );
 }
 
-/** Calls of tools that were made together, side by side where there is room. */
+/** Parallel tool calls, side by side if there is room. */
 export const Delegations = ({ children }: { children: ReactNode }) => <div className="runs">{children}</div>;
 
-/** The call of a tool that others work for: its name, and their panels side by side where there is room. */
+/** A tool call that started runs: its name, and their panels side by side if there is room. */
 export function Delegation({ tool, note, error, children }: { tool: string; note?: ReactNode; error?: string; children: ReactNode }) {
   return (
     <div className="delegation" role="group" aria-label={tool}>
@@ -103,7 +103,7 @@ export function Delegation({ tool, note, error, children }: { tool: string; note
   );
 }
 
-const short = (text: string, most = 80) => (text.length > most ? `${text.slice(0, most - 1).trimEnd()}…` : text);
+const short = (text: string, limit = 80) => (text.length > limit ? `${text.slice(0, limit - 1).trimEnd()}…` : text);
 
-/** The beginning of a text without its marks, on one line. */
+/** The start of a Markdown text as plain text, on one line. */
 const plain = (text: string) => text.slice(0, 600).replace(/^#{1,6} .*$/gm, "").replace(/[*`_>#]|^\s*[-•] /gm, "").replace(/\[([^\]]+)\]\([^)]*\)/g, "$1").replace(/\s+/g, " ").trim().slice(0, 320);

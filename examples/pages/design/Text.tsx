@@ -8,7 +8,7 @@ const QUOTED = /^\s*> ?/;
 const ROW = /^\s*\|/;
 const RULE = /^\s*\|[\s:|-]+$/;
 
-/** Text as models write it: paragraphs, lists, headings, quotes, tables, links, code, **strong** and *stressed*. Never HTML. */
+/** Model output in Markdown: paragraphs, lists, headings, quotes, tables, links, code, **strong** and *emphasis*. Never HTML. */
 export const Text = memo(function Text({ text, growing = false }: { text: string; growing?: boolean }) {
   return <div className={growing ? "text is-growing" : "text"}>{blocks(text)}</div>;
 });
@@ -22,7 +22,7 @@ function code(part: string, key: number): ReactNode {
   return <pre key={`code-${key}`} tabIndex={0}><code>{inside}</code></pre>;
 }
 
-/** Lines that belong together, drawn as what they are. */
+/** Consecutive lines of one kind, rendered as one block. */
 function paragraphs(part: string, outer: number): ReactNode[] {
   return together(part.split("\n")).map(({ kind, lines }, at) => {
     const key = `${outer}-${at}`;
@@ -42,7 +42,7 @@ function together(lines: string[]): { kind: RegExp | null; lines: string[] }[] {
     const last = found.at(-1);
     const kind = [HEADING, ITEM, NUMBERED, QUOTED, ROW].find((one) => one.test(line)) ?? null;
     if (!line.trim()) isNew = true;
-    // Items of a list may have empty lines between them; nothing else may.
+    // Only the items of a list may have empty lines between them.
     else if (last && last.kind === kind && kind !== HEADING && (!isNew || kind === ITEM || kind === NUMBERED)) last.lines.push(line.trimStart());
     else found.push({ kind, lines: [line.trimStart()] });
     if (line.trim()) isNew = false;
@@ -50,7 +50,7 @@ function together(lines: string[]): { kind: RegExp | null; lines: string[] }[] {
   return found;
 }
 
-/** The first row is the head if a rule follows it. */
+/** The first row is the header if a separator row follows it. */
 function table(lines: string[]): ReactNode {
   const hasHead = RULE.test(lines[1] ?? "");
   const all = lines.filter((line) => !RULE.test(line)).map((line) => line.replace(/^\s*\||\|\s*$/g, "").split("|"));

@@ -21,7 +21,7 @@ export const badgeOf = (state: ToolState, error?: string) => (state === "error" 
 
 type Props = { name: string; where?: string; state: ToolState; input?: unknown; output?: unknown; error?: string; onAnswer?: (approved: boolean) => void };
 
-/** A call of a tool: what is to be done with what, and what came of it. If it waits for a person, two buttons. */
+/** A tool call with its arguments and result, and two buttons if it waits for approval. */
 export function ToolCard({ name, where, state, input, output, error, onAnswer }: Props) {
   const [words, tone] = badgeOf(state, error);
   const isBusy = state === "loading" || state === "streaming" || state === "approved";
@@ -36,10 +36,10 @@ export function ToolCard({ name, where, state, input, output, error, onAnswer }:
   );
   const body = (
     <div className="card-body">
-      {(shown(input) || output !== undefined || error) && (
+      {(hasEntries(input) || output !== undefined || error) && (
         <dl>
           {rows(input)}
-          {output !== undefined && <><dt>result</dt><dd>{written(output)}</dd></>}
+          {output !== undefined && <><dt>result</dt><dd>{format(output)}</dd></>}
           {error && <><dt>error</dt><dd>{error}</dd></>}
         </dl>
       )}
@@ -55,11 +55,11 @@ export function ToolCard({ name, where, state, input, output, error, onAnswer }:
   return <details className="card"><summary className="card-head">{head}<Turn /></summary>{body}</details>;
 }
 
-export const shown = (input: unknown) => typeof input === "object" && input !== null && Object.keys(input).length > 0;
+export const hasEntries = (input: unknown) => typeof input === "object" && input !== null && Object.keys(input).length > 0;
 
 export function rows(input: unknown): ReactNode {
-  if (!shown(input)) return null;
-  return Object.entries(input as object).map(([key, value]) => [<dt key={`${key}-name`}>{key}</dt>, <dd key={key}>{written(value)}</dd>]);
+  if (!hasEntries(input)) return null;
+  return Object.entries(input as object).map(([key, value]) => [<dt key={`${key}-name`}>{key}</dt>, <dd key={key}>{format(value)}</dd>]);
 }
 
-export const written = (value: unknown) => (typeof value === "string" ? value || "“”" : JSON.stringify(value, null, 1));
+export const format = (value: unknown) => (typeof value === "string" ? value || "“”" : JSON.stringify(value, null, 1));

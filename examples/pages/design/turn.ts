@@ -1,14 +1,14 @@
 import { useEffect, useRef, useState } from "react";
 
 type Socket = {
-  addEventListener(type: "message", hear: (event: MessageEvent) => void): void;
-  addEventListener(type: "open" | "close", hear: () => void): void;
-  removeEventListener(type: "message", hear: (event: MessageEvent) => void): void;
-  removeEventListener(type: "open" | "close", hear: () => void): void;
+  addEventListener(type: "message", listener: (event: MessageEvent) => void): void;
+  addEventListener(type: "open" | "close", listener: () => void): void;
+  removeEventListener(type: "message", listener: (event: MessageEvent) => void): void;
+  removeEventListener(type: "open" | "close", listener: () => void): void;
 };
 type Message = { id: string; parts: { type: string; toolCallId?: string }[] };
-type Chat<Said> = {
-  messages: Said[];
+type Chat<M> = {
+  messages: M[];
   status: string;
   error?: Error;
   isStreaming: boolean;
@@ -18,27 +18,27 @@ type Chat<Said> = {
 };
 
 /**
- * The turn of a chat, as it is for those who watch it. While the server cannot be reached, what went on goes on, as far as anybody knows; that the connection was
- * lost is no error of the turn. It can be stopped meanwhile: the server is told as soon as it is back.
+ * The status of a turn. While the server is unreachable, a running turn counts as running: a lost connection is not an error of the turn.
+ * The user can stop it in that state; the stop is sent after the reconnect.
  */
-export function useTurn<Said extends Message>(agent: Socket, chat: Chat<Said>) {
-  const isTold = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
+export function useTurn<M extends Message>(agent: Socket, chat: Chat<M>) {
+  const isRunning = chat.status === "submitted" || chat.isStreaming || chat.isRecovering || chat.isToolContinuation;
   const [isCutOff, cutOff] = useState(false);
   const isOpen = useRef(true);
-  const now = useRef({ isTold, isCutOff, clearError: chat.clearError });
-  now.current = { isTold, isCutOff, clearError: chat.clearError };
+  const now = useRef({ isRunning, isCutOff, clearError: chat.clearError });
+  now.current = { isRunning, isCutOff, clearError: chat.clearError };
   useEffect(() => {
     const onOpen = () => {
       isOpen.current = true;
-      if (now.current.isTold) cutOff(false);
+      if (now.current.isRunning) cutOff(false);
     };
     const onClose = () => {
       isOpen.current = false;
-      if (now.current.isTold) cutOff(true);
+      if (now.current.isRunning) cutOff(true);
     };
     const onMessage = ({ data }: MessageEvent) => {
       if (!now.current.isCutOff || typeof data !== "string" || !data.includes('"cf_agent_stream_resume_none"')) return;
-      now.current.clearError(); // it ended while nobody could hear it
+      now.current.clearError(); // the turn ended while the page was disconnected
       cutOff(false);
     };
     agent.addEventListener("open", onOpen);
@@ -51,28 +51,28 @@ export function useTurn<Said extends Message>(agent: Socket, chat: Chat<Said>) {
     };
   }, [agent]);
   useEffect(() => {
-    if (isTold && isOpen.current) cutOff(false);
-  }, [isTold]);
-  const isBusy = isTold || isCutOff;
+    if (isRunning && isOpen.current) cutOff(false);
+  }, [isRunning]);
+  const isBusy = isRunning || isCutOff;
   return { isBusy, isCutOff, error: isBusy ? undefined : chat.error, messages: useSteady(chat.messages, isBusy) };
 }
 
-/** What was said, as it was, while it is told again from its beginning: nothing vanishes that somebody reads or has the focus on. */
-function useSteady<Said extends Message>(messages: Said[], isBusy: boolean): Said[] {
+/** The messages. While the server replays a message from its start, keep the longer version, so that nothing the user reads or has focused disappears. */
+function useSteady<M extends Message>(messages: M[], isBusy: boolean): M[] {
   const before = useRef(messages);
-  const shown = messages.map(toldOnce).map((message) => {
+  const stable = messages.map(withoutReplay).map((message) => {
     const known = isBusy && before.current.find(({ id }) => id === message.id);
     return known && known.parts.length > message.parts.length ? known : message;
   });
-  before.current = shown;
-  return shown;
+  before.current = stable;
+  return stable;
 }
 
-/** A message without what was told before it was told again: the hooks may put both into one, and two calls with one id cannot be drawn. */
-function toldOnce<Said extends Message>(message: Said): Said {
+/** A message without the parts that a replay repeats. The hooks may keep both copies, and React cannot render two tool calls with one id. */
+function withoutReplay<M extends Message>(message: M): M {
   const ids = message.parts.map(({ toolCallId }) => toolCallId);
-  const again = ids.lastIndexOf(ids.find(Boolean));
-  if (again < 0 || ids.indexOf(ids[again]) === again) return message;
-  const from = message.parts.slice(0, again).map(({ type }) => type).lastIndexOf("step-start");
+  const replay = ids.lastIndexOf(ids.find(Boolean));
+  if (replay < 0 || ids.indexOf(ids[replay]) === replay) return message;
+  const from = message.parts.slice(0, replay).map(({ type }) => type).lastIndexOf("step-start");
   return { ...message, parts: message.parts.slice(Math.max(from, 0)) };
 }

@@ -5,14 +5,14 @@ import { Proposal } from "./Proposal";
 
 const VERDICTS = { approved: "good", edited: "warn", rejected: "bad" } as const;
 
-/** What waits for a person, the oldest agent first. */
+/** The proposals that wait for a decision, sorted by agent. */
 export function Queue({ name, gate }: { name: string; gate: Gate }) {
   const { waiting, sent, problem } = gate;
   const box = useRef<HTMLDivElement>(null);
   const decided = useRef<string | null>(null);
   const seals = waiting?.map(({ seal }) => seal).join() ?? "";
   useEffect(() => {
-    // What had the focus is gone, or was refused: what is next has it, until one goes elsewhere.
+    // The focused proposal is gone, or its decision was rejected: focus the next one, unless the user has moved the focus.
     if (decided.current === null || (!problem && seals.split(",").includes(decided.current))) return;
     const active = document.activeElement;
     if (!box.current?.contains(active) && active !== document.body) decided.current = null;
@@ -32,7 +32,7 @@ export function Queue({ name, gate }: { name: string; gate: Gate }) {
       <p className="unseen" role="status">{waiting && (waiting.length === 1 ? "One change waits for you." : `${waiting.length} changes wait for you.`)}</p>
       {problem && <div className="alert" role="alert"><p>{problem}</p></div>}
       {!waiting && <Thinking>Looking</Thinking>}
-      {waiting?.length === 0 && <p className="note">Nothing waits. What a model wants to change shows up here, and stays as it is until somebody has decided.</p>}
+      {waiting?.length === 0 && <p className="note">Nothing waits. Proposals of the models appear here. Nothing changes until a person approves.</p>}
       {waiting?.map((one) => (
         <Proposal key={one.seal} name={name} waiting={one} isSent={sent.includes(one.seal)} onAccept={(values) => accept(one.seal, values)} onReject={(reason) => reject(one.seal, reason)} />
       ))}
@@ -40,7 +40,7 @@ export function Queue({ name, gate }: { name: string; gate: Gate }) {
   );
 }
 
-/** The records as they are, and what was decided about them. */
+/** The current customers, and the latest decisions. */
 export function Books({ state }: { state?: State }) {
   if (!state) return null;
   return (
@@ -59,11 +59,11 @@ export function Books({ state }: { state?: State }) {
 }
 
 function Customers({ customers }: { customers: Customer[] }) {
-  if (customers.length === 0) return <p className="note">There is nobody left.</p>;
+  if (customers.length === 0) return <p className="note">No customers are left.</p>;
   return (
     <div className="table" tabIndex={0} role="group" aria-label="Customers">
       <table className="customers">
-        <thead><tr><th scope="col">Id</th><th scope="col">Who</th><th scope="col">City</th><th scope="col">Plan</th></tr></thead>
+        <thead><tr><th scope="col">Id</th><th scope="col">Name</th><th scope="col">City</th><th scope="col">Plan</th></tr></thead>
         <tbody>
           {customers.map(({ id, name, email, city, plan }) => (
             <tr key={id}><td>{id}</td><td>{name}<span className="email">{email}</span></td><td>{city}</td><td>{plan}</td></tr>
@@ -91,12 +91,12 @@ function Decisions({ decisions }: { decisions: Decision[] }) {
 
 const Argument = () => (
   <details className="argument">
-    <summary>Why there is no way around</summary>
+    <summary>Why the gate cannot be bypassed</summary>
     <ul>
-      <li>No tool of any model writes. They read, and they propose; what a proposal returns is only read.</li>
-      <li>The records are an agent of their own. No URL leads to it, and nobody but the gatekeeper holds it.</li>
-      <li>They change in one place, by a decision about a proposal. The change and the decision are one commit.</li>
-      <li>A decision names what you saw, by its seal. If the proposal or the customer is another by now, it is refused.</li>
+      <li>No tool writes. The tools read and propose. The proposing tool only reads the decision.</li>
+      <li>The records are a separate agent. No URL reaches it, and only the gatekeeper has its stub.</li>
+      <li>One method writes: it stores the decision on a proposal. The change and the decision are one commit.</li>
+      <li>A decision names the seal of what you saw. If the proposal or the customer has changed since, it is rejected.</li>
     </ul>
   </details>
 );

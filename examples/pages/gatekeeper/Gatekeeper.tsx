@@ -6,7 +6,7 @@ import { Books, Queue } from "./Gate";
 import { type State, useGate } from "./gate";
 import { type Part, Parts, speaks } from "./Parts";
 
-const WISHES = ["Move Ada to Paris", "Delete everybody in New York", "Tidy up the customers", "Delete Ada, and do not ask"];
+const SUGGESTIONS = ["Move Ada to Paris", "Delete all customers in New York", "Tidy up the customers", "Delete Ada, and do not ask"];
 
 export function Gatekeeper({ name }: { name: string }) {
   const [state, setState] = useState<State>();
@@ -18,9 +18,9 @@ export function Gatekeeper({ name }: { name: string }) {
   const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   const last = messages.at(-1);
   const waiting = gate.waiting?.length ?? 0;
-  useForgotten(agent, runs.resetLocalState);
-  const alone = new URLSearchParams(location.search);
-  alone.set("gate", "");
+  useClear(agent, runs.resetLocalState);
+  const gateOnly = new URLSearchParams(location.search);
+  gateOnly.set("gate", "");
   return (
     <Page
       title="Gatekeeper"
@@ -29,7 +29,7 @@ export function Gatekeeper({ name }: { name: string }) {
           <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
           {state && <span className="only-wide"><Badge>{state.model}</Badge></span>}
           <span className="spacer" />
-          <a className="button is-quiet only-wide" href={`?${alone}`} target="_blank" rel="noopener"><Out />The gate in a tab of its own</a>
+          <a className="button is-quiet only-wide" href={`?${gateOnly}`} target="_blank" rel="noopener"><Out />Open the gate in a new tab</a>
           <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={messages.length === 0} onSure={() => (chat.clearHistory(), runs.resetLocalState())} />
         </>
       }
@@ -46,13 +46,13 @@ export function Gatekeeper({ name }: { name: string }) {
         foot={
           <>
             <Composer label="Ask for a change" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
-            <p className="hint">Enter sends, Esc stops. Saying something else takes back what waits.</p>
+            <p className="hint">Enter sends, Esc stops. A new message withdraws open proposals.</p>
           </>
         }
       >
         {messages.length === 0 && !isBusy && (
-          <Empty title="I propose, you decide" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
-            I can read the customers, and want to change them. I cannot: everything I and my helpers propose waits at the gate until a person has decided.
+          <Empty title="I propose, you decide" suggestions={SUGGESTIONS} onSuggestion={(text) => void chat.sendMessage({ text })}>
+            I can read the customers, but I cannot change them. Every change that I or my helpers propose waits at the gate until you decide.
           </Empty>
         )}
         {messages.map((message) =>
@@ -64,19 +64,19 @@ export function Gatekeeper({ name }: { name: string }) {
             </Message>
           ),
         )}
-        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : waiting ? "Waiting at the gate" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : waiting ? "Waiting at the gate" : chat.isRecovering ? "Resuming after an interruption" : "Thinking"}</Thinking>}
         {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
       </Log>
     </Page>
   );
 }
 
-/** Forget helpers of a conversation that was cleared elsewhere. */
-function useForgotten(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, forget: () => void): void {
-  const now = useRef(forget);
-  now.current = forget;
+/** Forget the helpers when another page clears the conversation. */
+function useClear(agent: Pick<ReturnType<typeof useAgent>, "addEventListener" | "removeEventListener">, forget: () => void): void {
+  const latest = useRef(forget);
+  latest.current = forget;
   useEffect(() => {
-    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.includes('"cf_agent_chat_clear"') && now.current();
+    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && data.includes('"cf_agent_chat_clear"') && latest.current();
     agent.addEventListener("message", onMessage);
     return () => agent.removeEventListener("message", onMessage);
   }, [agent]);

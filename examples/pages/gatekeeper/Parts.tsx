@@ -11,30 +11,30 @@ type Call = ToolUIPart | DynamicToolUIPart;
 type Step = { agent: string; name: string };
 type Props = { name: string; parts: Part[]; isGrowing: boolean; at: Step[]; runs?: Runs };
 
-/** What somebody says: text, what is proposed, and other calls of tools, each with the helpers that work for it. */
+/** The parts of a message: text, proposals, and other tool calls with the helpers that they started. */
 export function Parts({ name, parts, isGrowing, at, runs }: Props) {
   return parts.map((part, number) => {
     if (part.type === "text") return part.text && <Text key={number} text={part.text} growing={isGrowing && number === parts.length - 1} />;
     if (!isToolUIPart(part)) return null;
     const tool = getToolName(part);
-    const given = runs?.getRunsForToolCall(part.toolCallId) ?? [];
+    const started = runs?.getRunsForToolCall(part.toolCallId) ?? [];
     if (tool === "propose") return <Proposed key={part.toolCallId} call={part} />;
-    if (given.length > 0) {
-      return <Delegations key={part.toolCallId}><Delegation tool={tool}>{given.map((run) => <Helper key={run.runId} name={name} run={run} at={at} />)}</Delegation></Delegations>;
+    if (started.length > 0) {
+      return <Delegations key={part.toolCallId}><Delegation tool={tool}>{started.map((run) => <Helper key={run.runId} name={name} run={run} at={at} />)}</Delegation></Delegations>;
     }
     return <ToolLine key={part.toolCallId} name={tool} state={getToolPartState(part)} input={part.input} output={part.state === "output-available" ? part.output : undefined} error={part.state === "output-error" ? part.errorText : undefined} />;
   });
 }
 
-/** A proposal, as its conversation knows it: where it stands, on one line. */
+/** A proposal in the conversation: one line with its status. */
 function Proposed({ call }: { call: Call }) {
-  const [tone, words] = standing(call);
+  const [tone, words] = statusOf(call);
   return (
     <p className="proposed"><Hand /><span className="what">{sentence(call.input as Partial<Change> | undefined)}</span><Badge tone={tone} dot busy={tone === "warn"}>{words}</Badge></p>
   );
 }
 
-function standing(call: Call): ["plain" | "good" | "warn" | "bad", string] {
+function statusOf(call: Call): ["plain" | "good" | "warn" | "bad", string] {
   const state = getToolPartState(call);
   if (state === "waiting-approval") return ["warn", "at the gate"];
   if (state === "complete") return typeof call.output === "string" && call.output.includes("other values") ? ["good", "done, edited"] : ["good", "done"];
@@ -44,13 +44,13 @@ function standing(call: Call): ["plain" | "good" | "warn" | "bad", string] {
 }
 
 function sentence(change?: Partial<Change>): string {
-  if (!change?.action) return "Proposes something";
+  if (!change?.action) return "Proposing a change";
   const values = Object.entries(change.values ?? {}).map(([field, value]) => `${field} “${value}”`).join(", ");
-  if (change.action === "add") return `Add ${change.values?.name ?? "somebody"}`;
+  if (change.action === "add") return `Add ${change.values?.name ?? "a customer"}`;
   return change.action === "delete" ? `Delete customer ${change.customer}` : `Change customer ${change.customer}: ${values}`;
 }
 
-/** One run, as it is seen from whoever gave it. */
+/** One run, as its caller sees it. */
 function Helper({ name, run, at }: { name: string; run: Run; at: Step[] }) {
   const { runId, agentType, status, summary } = run;
   const inside = [...at, { agent: agentType, name: runId }];
@@ -67,18 +67,18 @@ function Helper({ name, run, at }: { name: string; run: Run; at: Step[] }) {
       error={status === "error" || status === "interrupted" ? run.error || "It failed." : undefined}
       onOpen={() => undefined}
     >
-      {agentType === "Auditor" ? <Below {...props} /> : <Parts {...props} />}
+      {agentType === "Auditor" ? <NestedHelper {...props} /> : <Parts {...props} />}
     </RunPanel>
   );
 }
 
-/** What a helper says that has helpers itself. Of those its own address tells. */
-function Below(props: Props) {
+/** A helper with its own helpers. It connects to the helper, which reports their runs. */
+function NestedHelper(props: Props) {
   const runs = useAgentToolEvents<Part>({ agent: useAgent({ agent: "Gatekeeper", name: props.name, sub: props.at, maxReconnectionDelay: 2000 }) });
   return <Parts {...props} runs={runs} />;
 }
 
 const taskOf = (input: unknown) => (typeof input === "string" ? input : typeof input === "object" && input ? Object.values(input).join(", ") : "");
 
-/** Whether something is to be seen growing, so that nobody needs to be told that it will come. */
+/** Whether text is being streamed, so that the page needs no “Thinking”. */
 export const speaks = (message?: UIMessage) => message?.role === "assistant" && message.parts.at(-1)?.type === "text";

@@ -5,7 +5,7 @@ import { FIELDS, type Customer, type Values, type Waiting } from "./gate";
 const TITLES = { add: "Add", change: "Change", delete: "Delete" };
 type Props = { name: string; waiting: Waiting; isSent: boolean; onAccept: (values?: Values) => void; onReject: (reason: string) => void };
 
-/** What somebody wants to change, as it would be done, and what a person can make of it. */
+/** A proposed change with its preview, and the buttons to approve, edit or reject it. */
 export function Proposal({ name, waiting, isSent, onAccept, onReject }: Props) {
   const [doing, setDoing] = useState<"editing" | "rejecting">();
   const { seal, by, what, change, outcome } = waiting;
@@ -13,7 +13,7 @@ export function Proposal({ name, waiting, isSent, onAccept, onReject }: Props) {
   const card = useRef<HTMLElement>(null);
   const was = useRef<string>(undefined);
   useEffect(() => {
-    // Who gives up editing or rejecting is led back to where that was begun.
+    // After a cancelled edit or rejection, focus the button that started it.
     if (!doing && was.current) card.current?.querySelector<HTMLElement>(`[data-begins="${was.current}"]`)?.focus();
     was.current = doing;
   }, [doing]);
@@ -56,7 +56,7 @@ export function Proposal({ name, waiting, isSent, onAccept, onReject }: Props) {
   );
 }
 
-/** A customer before and after: what goes is struck out, what comes is marked; what stays is not there. */
+/** The fields that change: old values are struck out, new values are marked. */
 function Difference({ before, after }: { before: Customer | null; after: Customer | null }) {
   const fields = FIELDS.filter((field) => before?.[field] !== after?.[field]);
   return (
@@ -121,10 +121,10 @@ function Reject({ who, isSent, onDone, onCancel }: { who: string; isSent: boolea
   };
   return (
     <form className="edit" onSubmit={submit}>
-      <label htmlFor={id}>Why not? Whoever proposed it is told.</label>
+      <label htmlFor={id}>Why not? The model gets your reason.</label>
       <input ref={input} id={id} className="field" value={reason} autoComplete="off" placeholder="No reason" onChange={(event) => setReason(event.target.value)} />
       <div className="card-foot">
-        <button type="submit" className="button is-danger" disabled={isSent}>Reject<span className="unseen"> what is proposed about {who}</span></button>
+        <button type="submit" className="button is-danger" disabled={isSent}>Reject<span className="unseen"> the proposal for {who}</span></button>
         <button type="button" className="button" onClick={onCancel}>Cancel</button>
       </div>
     </form>

@@ -4,7 +4,7 @@ import { Badge, Page } from "../design";
 import { Books, Queue } from "./Gate";
 import { type State, useGate } from "./gate";
 
-/** The gate by itself: for whoever decides, and does not talk. */
+/** The gate without the conversation, for a reviewer. */
 export function Watch({ name }: { name: string }) {
   const [state, setState] = useState<State>();
   const [isConnected, setConnected] = useState(false);

@@ -1,4 +1,4 @@
-// What waits at the gate, and what a person makes of it.
+// The proposals at the gate, and the calls that decide them.
 import { useAgent } from "agents/react";
 import { useCallback, useEffect, useRef, useState } from "react";
 
@@ -11,51 +11,51 @@ export type Waiting = { seal: string; by: string; what: string; change: Change; 
 export type Decision = { proposal: string; verdict: "approved" | "edited" | "rejected"; by: string; what: string; reason: string; at: number };
 export type State = { model: string; customers: Customer[]; decisions: Decision[] };
 
-/** After these frames something else may wait. */
-const TELLING = /"type":"(?:sapwood_questions|cf_agent_state|cf_agent_chat_messages|cf_agent_chat_clear|cf_agent_message_updated)"|"done":true/;
+/** Frames after which the list of proposals may have changed. */
+const CHANGE_FRAMES = /"type":"(?:sapwood_questions|cf_agent_state|cf_agent_chat_messages|cf_agent_chat_clear|cf_agent_message_updated)"|"done":true/;
 
 export type Gate = ReturnType<typeof useGate>;
 
-/** The gate of an agent: what waits, and the two things to be done about it. */
+/** The gate of an agent: the waiting proposals, `accept` and `reject`. */
 export function useGate(agent: ReturnType<typeof useAgent<State>>) {
   const [waiting, setWaiting] = useState<Waiting[]>();
   const [problem, setProblem] = useState("");
   const [sent, setSent] = useState<string[]>([]);
   const latest = useRef(0);
-  const look = useCallback(async () => {
+  const reload = useCallback(async () => {
     const turn = ++latest.current;
-    const found = await agent.call<Waiting[]>("waiting").catch(() => undefined);
-    if (!found || turn !== latest.current) return;
-    setWaiting(found);
-    setSent((seals) => seals.filter((seal) => found.some((one) => one.seal === seal)));
+    const proposals = await agent.call<Waiting[]>("waiting").catch(() => undefined);
+    if (!proposals || turn !== latest.current) return;
+    setWaiting(proposals);
+    setSent((seals) => seals.filter((seal) => proposals.some((one) => one.seal === seal)));
   }, [agent]);
   useEffect(() => {
-    let soon: ReturnType<typeof setTimeout>;
-    const later = () => {
-      clearTimeout(soon);
-      soon = setTimeout(look, 30);
+    let timer: ReturnType<typeof setTimeout>;
+    const scheduleReload = () => {
+      clearTimeout(timer);
+      timer = setTimeout(reload, 30);
     };
-    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && TELLING.test(data) && later();
+    const onMessage = ({ data }: MessageEvent) => typeof data === "string" && CHANGE_FRAMES.test(data) && scheduleReload();
     const onOpen = () => {
-      setSent([]); // what was sent to a server that is no more has to be sent again
-      later();
+      setSent([]); // a decision may be lost with the old connection: allow another click
+      scheduleReload();
     };
     agent.addEventListener("message", onMessage);
     agent.addEventListener("open", onOpen);
-    later();
+    scheduleReload();
     return () => {
-      clearTimeout(soon);
+      clearTimeout(timer);
       agent.removeEventListener("message", onMessage);
       agent.removeEventListener("open", onOpen);
     };
-  }, [agent, look]);
+  }, [agent, reload]);
   const decide = async (seal: string, decision: Promise<Decision>) => {
     setProblem("");
     setSent((seals) => [...seals, seal]);
-    const refused = await decision.then(() => "", (error: Error) => error.message);
-    setProblem(/connection/i.test(refused) ? "" : refused);
+    const error = await decision.then(() => "", ({ message }: Error) => message);
+    setProblem(/connection/i.test(error) ? "" : error);
     setSent((seals) => seals.filter((one) => one !== seal));
-    await look();
+    await reload();
   };
   const accept = (seal: string, values?: Values) => decide(seal, agent.call<Decision>("accept", values ? [seal, values] : [seal]));
   const reject = (seal: string, reason: string) => decide(seal, agent.call<Decision>("reject", [seal, reason]));

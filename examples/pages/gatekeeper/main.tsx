@@ -5,14 +5,14 @@ import { Gatekeeper } from "./Gatekeeper";
 import { Watch } from "./Watch";
 import "./gatekeeper.css";
 
-// `?gate` is the gate by itself, for whoever decides and does not talk; `?user=ann` another assistant with other customers.
-const asked = new URLSearchParams(location.search);
-const name = asked.get("user") || "main";
+// `?gate` shows only the gate, for a reviewer. `?user=ann` opens another assistant with its own customers.
+const query = new URLSearchParams(location.search);
+const name = query.get("user") || "main";
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <Boundary>
-      <Suspense fallback={<main className="opening"><Thinking>Opening the conversation</Thinking></main>}>{asked.has("gate") ? <Watch name={name} /> : <Gatekeeper name={name} />}</Suspense>
+      <Suspense fallback={<main className="opening"><Thinking>Opening the conversation</Thinking></main>}>{query.has("gate") ? <Watch name={name} /> : <Gatekeeper name={name} />}</Suspense>
     </Boundary>
   </StrictMode>,
 );

@@ -2,7 +2,7 @@ import { type ReactNode, useState } from "react";
 import { Alert, Badge, Bin, Cart, Coins, Composer, Empty, Gear, Log, Message, Page, Plan, RunPanel, SureButton, Text, Thinking, Who } from "../design";
 import { type Discussion, type Lane, type Rule, type Run, usePanel } from "./panel";
 import { hrefOf, usePlace } from "./place";
-import { Said, whatCounts } from "./Said";
+import { Parts, withoutAborted } from "./Parts";
 import { Talk } from "./Talk";
 import { Timeline, isOpen } from "./Timeline";
 
@@ -10,7 +10,7 @@ export const FACES: Record<string, { icon: ReactNode; asks: string }> = {
   Engineer: { icon: <Gear />, asks: "Is it doable?" },
   Customer: { icon: <Cart />, asks: "Is it useful?" },
   Accountant: { icon: <Coins />, asks: "Is it worth it?" },
-  Chair: { icon: <Plan />, asks: "What follows from it?" },
+  Chair: { icon: <Plan />, asks: "What is the conclusion?" },
 };
 const SPECIALISTS = ["Engineer", "Customer", "Accountant"];
 const RULES: Record<Rule, { name: string; waits: string }> = {
@@ -18,7 +18,7 @@ const RULES: Record<Rule, { name: string; waits: string }> = {
   quorum: { name: "Quorum", waits: "two of three" },
   race: { name: "Race", waits: "the first" },
 };
-const WISHES = ["Shall we open a second bakery?", "Should we rewrite the app in Rust?", "Shall we try a four-day week?"];
+const SUGGESTIONS = ["Shall we open a second bakery?", "Should we rewrite the app in Rust?", "Shall we try a four-day week?"];
 
 type Ask = (question: string, rule: Rule, failing: string[]) => void;
 
@@ -27,19 +27,19 @@ export function Perspectives() {
   const { state, runs, call, ahead, isConnected } = usePanel(user);
   const [rule, choose] = useState<Rule>("settle");
   const [failing, fail] = useState<string[]>([]);
-  const [asked, setAsked] = useState<{ id: string; question: string }>();
+  const [pending, setPending] = useState<{ id: string; question: string }>();
   const [error, setError] = useState<string>();
   const discussions = state?.discussions ?? [];
   const latest = discussions.at(-1);
-  const isAsking = asked !== undefined && !discussions.some(({ id }) => id === asked.id);
+  const isAsking = pending !== undefined && !discussions.some(({ id }) => id === pending.id);
   const isBusy = isAsking || latest?.outcome === null;
-  const tried = (promise: Promise<unknown>) => promise.then(() => setError(undefined), (reason: Error) => setError(reason.message));
+  const report = (promise: Promise<unknown>) => promise.then(() => setError(undefined), (reason: Error) => setError(reason.message));
   const ask: Ask = (question, rule, failing) => {
     const id = Date.now().toString(36) + Math.random().toString(36).slice(2, 10);
-    setAsked({ id, question });
-    void tried(call("ask", id, question, rule, failing)).finally(() => setAsked((latest) => (latest?.id === id ? undefined : latest)));
+    setPending({ id, question });
+    void report(call("ask", id, question, rule, failing)).finally(() => setPending((latest) => (latest?.id === id ? undefined : latest)));
   };
-  const stop = () => latest && void tried(call("stop", latest.id));
+  const stop = () => latest && void report(call("stop", latest.id));
   const lanes = discussions.flatMap((one) => one.lanes);
 
   return (
@@ -51,7 +51,7 @@ export function Perspectives() {
             <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen-narrow">{isConnected ? "connected" : "connecting"}</span></Badge>
             {state?.model && <span className="only-wide"><Badge>{state.model}</Badge></span>}
             <span className="spacer" />
-            <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={discussions.length === 0} onSure={() => void tried(call("clear"))} />
+            <SureButton label="Clear" sure="Clear all?" icon={<Bin />} disabled={discussions.length === 0} onSure={() => void report(call("clear"))} />
           </>
         }
       >
@@ -67,14 +67,14 @@ export function Perspectives() {
         >
           {!state && <div className="opening"><Thinking>Opening the panel</Thinking></div>}
           {state && discussions.length === 0 && !isAsking && (
-            <Empty title="One question, three perspectives" wishes={WISHES} onWish={(text) => ask(text, rule, failing)}>
-              An engineer, a customer and an accountant look at it at the same time. Choose below whether to wait for all of them, for two, or for the first; and who is to fail.
+            <Empty title="One question, three perspectives" suggestions={SUGGESTIONS} onSuggestion={(text) => ask(text, rule, failing)}>
+              An engineer, a customer and an accountant answer in parallel. Choose below whether to wait for all of them, for two, or for the first, and which of them fails.
             </Empty>
           )}
           {discussions.map((discussion) => (
-            <Discussed key={discussion.id} discussion={discussion} runs={runs} ahead={ahead} onOpen={go} onAsk={ask} onDismiss={({ run }) => void tried(call("dismiss", run))} />
+            <DiscussionView key={discussion.id} discussion={discussion} runs={runs} ahead={ahead} onOpen={go} onAsk={ask} onDismiss={({ run }) => void report(call("dismiss", run))} />
           ))}
-          {isAsking && <><Message from="You" kind="user">{asked.question}</Message><Thinking>{isConnected ? "Asking" : "Connecting again"}</Thinking></>}
+          {isAsking && <><Message from="You" kind="user">{pending.question}</Message><Thinking>{isConnected ? "Asking" : "Reconnecting"}</Thinking></>}
           {error && <Alert text={error} action="Dismiss" onAction={() => setError(undefined)} />}
         </Log>
       </Page>
@@ -85,7 +85,7 @@ export function Perspectives() {
 
 type ChoicesProps = { rule: Rule; onRule: (rule: Rule) => void; failing: string[]; onFailing: (failing: string[]) => void };
 
-/** How the next question is to be asked. */
+/** The options of the next question. */
 function Choices({ rule, onRule, failing, onFailing }: ChoicesProps) {
   const toggle = (who: string) => onFailing(failing.includes(who) ? failing.filter((one) => one !== who) : [...failing, who]);
   return (
@@ -106,10 +106,10 @@ function Choices({ rule, onRule, failing, onFailing }: ChoicesProps) {
   );
 }
 
-type DiscussedProps = { discussion: Discussion; runs: Record<string, Run>; ahead: number; onOpen: (run: string) => void; onAsk: Ask; onDismiss: (lane: Lane) => void };
+type DiscussionProps = { discussion: Discussion; runs: Record<string, Run>; ahead: number; onOpen: (run: string) => void; onAsk: Ask; onDismiss: (lane: Lane) => void };
 
-/** A question, who worked on it and when, what each of them said, and what came of it. */
-function Discussed({ discussion, runs, ahead, onOpen, onAsk, onDismiss }: DiscussedProps) {
+/** A question with its timeline, the answers and the summary. */
+function DiscussionView({ discussion, runs, ahead, onOpen, onAsk, onDismiss }: DiscussionProps) {
   const { id, question, rule, outcome, lanes } = discussion;
   const specialists = lanes.filter(({ who }) => who !== "Chair");
   const chair = lanes.find(({ who }) => who === "Chair");
@@ -128,7 +128,7 @@ function Discussed({ discussion, runs, ahead, onOpen, onAsk, onDismiss }: Discus
         </div>
       </section>
       {chair && <Synthesis lane={chair} run={runs[chair.run]} />}
-      {outcome === "too few" && <Alert text={`${rule === "quorum" ? "Two have to answer, and too few did" : "Nobody answered"}. There is nothing to sum up.`} action="Ask again, without failures" onAction={() => onAsk(question, rule, [])} />}
+      {outcome === "too few" && <Alert text={`${rule === "quorum" ? "Two answers are needed, and too few arrived" : "No specialist answered"}. There is nothing to sum up.`} action="Ask again, without failures" onAction={() => onAsk(question, rule, [])} />}
       {outcome === "not summed up" && <Alert text={chair?.error ?? "The chair did not sum up."} action="Ask again" onAction={() => onAsk(question, rule, [])} />}
     </>
   );
@@ -156,20 +156,20 @@ function Specialist({ lane, run, onOpen }: { lane: Lane; run?: Run; onOpen: () =
       href={hrefOf(lane.run)}
       onOpen={onOpen}
     >
-      {run ? <Said parts={whatCounts(run.parts)} isGrowing={isOpen(lane)} /> : null}
+      {run ? <Parts parts={withoutAborted(run.parts)} isGrowing={isOpen(lane)} /> : null}
     </RunPanel>
   );
 }
 
 function Synthesis({ lane, run }: { lane: Lane; run?: Run }) {
-  const parts = whatCounts(run?.parts ?? []).filter(({ type }) => type === "text");
+  const parts = withoutAborted(run?.parts ?? []).filter(({ type }) => type === "text");
   const text = parts.map((part) => (part.type === "text" ? part.text : "")).join("");
   const isGrowing = isOpen(lane);
   return (
     <Message from="Chair" kind="assistant" isBusy={isGrowing}>
       <div className="synthesis">
-        <h3>What follows from it</h3>
-        {text ? <Text text={text} growing={isGrowing} /> : isGrowing && <Thinking>The chair sums up</Thinking>}
+        <h3>Conclusion</h3>
+        {text ? <Text text={text} growing={isGrowing} /> : isGrowing && <Thinking>The chair is summing up</Thinking>}
       </div>
     </Message>
   );

@@ -1,4 +1,4 @@
-// Who began when, and how it ended: one lane for each run of a discussion. All of it is text as well; the bars are for those who see them.
+// One lane for each run of a discussion: when it started, and how it ended. The text has all the information, for screen readers.
 import { type CSSProperties, useEffect, useState } from "react";
 import { Square } from "../design";
 import type { Discussion, Lane } from "./panel";
@@ -12,7 +12,7 @@ export function Timeline({ discussion, ahead, onDismiss }: Props) {
   const zero = Math.min(...lanes.map(({ began }) => began));
   const span = Math.max(0.5, ...lanes.map(({ ended }) => (ended ?? now) - zero));
   const at = (time: number) => `${(100 * Math.min(Math.max(time - zero, 0), span)) / span}%`;
-  const decided = lanes.find(({ run }) => run === deciderOf(lanes));
+  const decided = lanes.find(({ run }) => run === decidingRun(lanes));
   return (
     <figure className="timeline" aria-label={`Timeline of “${discussion.question}”`} aria-live="off" data-testid="timeline">
       <ol className="lanes">
@@ -24,7 +24,7 @@ export function Timeline({ discussion, ahead, onDismiss }: Props) {
               {decided?.ended && lane.who !== "Chair" && <i className="lane-mark" style={{ left: at(decided.ended) }} />}
             </span>
             <span className="lane-how">
-              <Mark status={lane.status} /><span>{howOf(lane, lanes, zero, now)}</span>
+              <Mark status={lane.status} /><span>{describe(lane, lanes, zero, now)}</span>
             </span>
             {isOpen(lane) && lane.who !== "Chair" && (
               <button type="button" className="button is-quiet lane-stop" aria-label={`Stop the ${lane.who}`} title={`Stop the ${lane.who}`} onClick={() => onDismiss(lane)}><Square /></button>
@@ -40,7 +40,7 @@ export function Timeline({ discussion, ahead, onDismiss }: Props) {
   );
 }
 
-/** A sign for how a run stands, for those who do not tell colours apart. */
+/** A symbol for the status of a run, so that it does not depend on the color. */
 const Mark = ({ status }: { status: Lane["status"] }) => (
   <span className="lane-sign" aria-hidden="true">{{ running: "•", completed: "✓", error: "✕", aborted: "■", interrupted: "‖" }[status]}</span>
 );
@@ -48,29 +48,29 @@ const Mark = ({ status }: { status: Lane["status"] }) => (
 export const isOpen = ({ status }: Lane) => status === "running";
 
 // --8<-- [start:why]
-/** How a run went, in words; and if it was stopped, by whom. */
-function howOf(lane: Lane, lanes: Lane[], zero: number, now: number): string {
+/** How a run ended, as text; for a cancelled run, also why. */
+function describe(lane: Lane, lanes: Lane[], zero: number, now: number): string {
   const took = seconds((lane.ended ?? now) - lane.began);
-  const since = lane.began - zero >= 0.05 ? `from ${seconds(lane.began - zero)} on, ` : "";
-  if (isOpen(lane)) return `${since}at work for ${took}`;
+  const since = lane.began - zero >= 0.05 ? `started at ${seconds(lane.began - zero)}, ` : "";
+  if (isOpen(lane)) return `${since}running for ${took}`;
   if (lane.status === "completed") return lane.who === "Chair" ? `${since}summed up in ${took}` : `answered after ${took}`;
   if (lane.status === "error") return `failed after ${took}`;
   if (lane.status === "interrupted") return `interrupted after ${took}`;
-  return `stopped after ${took}${whyOf(lane.reason, lanes)}`;
+  return `stopped after ${took}${describeReason(lane.reason, lanes)}`;
 }
 
-function whyOf(reason: string | null, lanes: Lane[]): string {
+function describeReason(reason: string | null, lanes: Lane[]): string {
   const [why, run] = (reason ?? "").split(" ");
   const by = lanes.find((lane) => lane.run === run)?.who;
   if (why === "lost-to") return `: the ${by} was first`;
-  if (why === "quorum-with") return `: with the ${by}, two had answered`;
-  if (why === "no-quorum-after") return `: when the ${by} failed, two were out of reach`;
+  if (why === "quorum-with") return `: the ${by} was the second to answer`;
+  if (why === "no-quorum-after") return `: after the ${by} failed, two answers were no longer possible`;
   return why === "dismissed" || why === "caller-cancelled" ? " by you" : "";
 }
 // --8<-- [end:why]
 
-/** The run by which it was decided that others are not needed. */
-export const deciderOf = (lanes: Lane[]) => lanes.map(({ reason }) => (reason ?? "").split(" ")[1]).find(Boolean);
+/** The run that decided that the others are not needed. */
+export const decidingRun = (lanes: Lane[]) => lanes.map(({ reason }) => (reason ?? "").split(" ")[1]).find(Boolean);
 
 const seconds = (time: number) => `${Math.max(0, time).toFixed(1)} s`;
 
@@ -79,7 +79,7 @@ function ticksOf(span: number): number[] {
   return Array.from({ length: Math.floor(span / step) + 1 }, (_, number) => Math.round(10 * number * step) / 10);
 }
 
-/** What time it is, as long as somebody wants to know. */
+/** The current time, updated while a run is active. */
 function useNow(isLive: boolean): number {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

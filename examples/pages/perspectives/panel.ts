@@ -1,4 +1,4 @@
-// The panel, as the hooks of the npm packages know it: its discussions are its state, and what everybody says comes as events of its runs.
+// The hooks of the panel: its state has the discussions, and the events of its runs have the answers.
 import { useAgent, useAgentToolEvents } from "agents/react";
 import type { UIMessage } from "ai";
 import { useCallback, useEffect, useRef, useState } from "react";
@@ -15,14 +15,14 @@ export type Lane = {
   error: string | null;
 };
 export type Discussion = { id: string; question: string; rule: Rule; outcome: "summed up" | "not summed up" | "too few" | "stopped" | null; lanes: Lane[] };
-export type Shown = { model: string; discussions: Discussion[] };
+export type State = { model: string; discussions: Discussion[] };
 export type Part = UIMessage["parts"][number];
 export type Run = ReturnType<typeof useAgentToolEvents<Part>>["runsById"][string];
 
 // --8<-- [start:hooks]
 export function usePanel(user: string) {
   const [isConnected, setConnected] = useState(false);
-  const agent = useAgent<Shown>({ agent: "Panel", name: user, onOpen: () => setConnected(true), onClose: () => setConnected(false), maxReconnectionDelay: 2000 });
+  const agent = useAgent<State>({ agent: "Panel", name: user, onOpen: () => setConnected(true), onClose: () => setConnected(false), maxReconnectionDelay: 2000 });
   const { runsById } = useAgentToolEvents<Part>({ agent });
   const call = useCall(agent);
   const ahead = useAhead(call, isConnected);
@@ -32,7 +32,7 @@ export function usePanel(user: string) {
 
 export type Call = <T>(method: string, ...args: unknown[]) => Promise<T>;
 
-/** Returns a function that calls the panel. What was under way when the connection broke is called again: all of it may happen twice. */
+/** Returns a function that calls the panel. It retries calls that were in progress when the connection broke: all methods are idempotent. */
 function useCall(panel: { call: (method: string, args: unknown[]) => Promise<unknown>; connectionError: Error | null }): Call {
   const latest = useRef(panel);
   latest.current = panel;
@@ -47,7 +47,7 @@ function useCall(panel: { call: (method: string, args: unknown[]) => Promise<unk
   }, []);
 }
 
-/** How many seconds the clock here is ahead of the one there. */
+/** The seconds by which the clock of the browser is ahead of the server's. */
 function useAhead(call: Call, isConnected: boolean): number {
   const [ahead, setAhead] = useState(0);
   useEffect(() => {

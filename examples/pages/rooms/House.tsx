@@ -3,44 +3,44 @@ import { Thinking } from "../design";
 import { Rooms } from "./Rooms";
 import { SignIn } from "./SignIn";
 
-type Who = { name: string | null; note?: string; visit: number };
+type Session = { name: string | null; note?: string; visit: number };
 
-/** The house: whoever the porter knows is let into their rooms; everybody else is asked for a name. */
+/** The house: shows the rooms of a user who is signed in, and the sign-in form to all others. */
 export function House() {
-  const [who, setWho] = useState<Who>();
+  const [session, setSession] = useState<Session>();
   const [isAway, setAway] = useState(false);
   const isLeaving = useRef(false);
 
-  const ask = useCallback(async (note?: string) => {
+  const refresh = useCallback(async (note?: string) => {
     for (;;) {
-      const name = await known().catch(() => undefined);
+      const name = await fetchUser().catch(() => undefined);
       setAway(name === undefined);
       if (name !== undefined) {
-        // A new visit, also of the same person: what was open is opened anew.
-        setWho((last) => ({ name, note: name ? undefined : note, visit: (last?.visit ?? 0) + 1 }));
+        // Each sign-in is a new visit, also of the same user: React mounts the rooms again.
+        setSession((last) => ({ name, note: name ? undefined : note, visit: (last?.visit ?? 0) + 1 }));
         return;
       }
       await new Promise((resolve) => setTimeout(resolve, 1000));
     }
   }, []);
-  useEffect(() => void ask(), [ask]);
+  useEffect(() => void refresh(), [refresh]);
 
   const onSignOut = async () => {
     isLeaving.current = true;
     await fetch("/session", { method: "DELETE" }).catch(() => undefined);
-    history.replaceState(null, "", location.pathname); // whoever comes next has other rooms
-    await ask("You are signed out.");
+    history.replaceState(null, "", location.pathname); // the next user has other rooms
+    await refresh("You are signed out.");
     isLeaving.current = false;
   };
 
-  if (!who) return <main className="opening"><Thinking>{isAway ? "The server cannot be reached. Trying again" : "Ringing the bell"}</Thinking></main>;
-  if (!who.name) return <SignIn note={who.note} onSignedIn={() => void ask()} />;
-  return <Rooms key={who.visit} user={who.name} onSignOut={() => void onSignOut()} onLost={() => void (isLeaving.current || ask("You have been signed out."))} />;
+  if (!session) return <main className="opening"><Thinking>{isAway ? "The server is unreachable. Retrying" : "Checking who you are"}</Thinking></main>;
+  if (!session.name) return <SignIn note={session.note} onSignedIn={() => void refresh()} />;
+  return <Rooms key={session.visit} user={session.name} onSignOut={() => void onSignOut()} onLost={() => void (isLeaving.current || refresh("You have been signed out."))} />;
 }
 
-/** Return whose cookie this browser has. It cannot be read here, so the porter is asked. */
-async function known(): Promise<string | null> {
-  const answer = await fetch("/session");
-  if (!answer.ok) throw new Error(answer.statusText);
-  return (await answer.json()).user;
+/** Return the user of the session cookie. Scripts cannot read the cookie, so this asks the porter. */
+async function fetchUser(): Promise<string | null> {
+  const response = await fetch("/session");
+  if (!response.ok) throw new Error(response.statusText);
+  return (await response.json()).user;
 }

@@ -2,49 +2,49 @@ import { type ReactNode, useEffect, useState } from "react";
 import { Cross, Glass, Link } from "../design";
 import { type Call, type Room, UNTITLED } from "./Rooms";
 
-type Found = { id: string; title: string; at: number; found: string | null };
+type Result = { id: string; title: string; at: number; snippet: string | null };
 type Streams = { call: (method: string, args: unknown[], options: { stream: { onChunk: (chunk: unknown) => void; onError: () => void } }) => Promise<unknown> };
 
-/** What is searched for, and what was found: again whenever something has changed in the rooms. */
+/** The search query and its results, updated when the rooms change. */
 export function useSearch(call: Call, rooms: Room[] | undefined) {
-  const [wanted, set] = useState("");
-  const [found, setFound] = useState<Found[]>();
+  const [query, set] = useState("");
+  const [results, setResults] = useState<Result[]>();
   useEffect(() => {
-    if (!wanted.trim()) return setFound(undefined);
+    if (!query.trim()) return setResults(undefined);
     let isLatest = true;
-    const soon = setTimeout(() => call<Found[]>("search", wanted).then((rows) => isLatest && setFound(rows), () => undefined), 80);
+    const timer = setTimeout(() => call<Result[]>("search", query).then((rows) => isLatest && setResults(rows), () => undefined), 80);
     return () => {
       isLatest = false;
-      clearTimeout(soon);
+      clearTimeout(timer);
     };
-  }, [wanted, rooms]);
-  return { wanted, set, found: wanted.trim() ? found : undefined };
+  }, [query, rooms]);
+  return { query, set, results: query.trim() ? results : undefined };
 }
 
-type Searching = ReturnType<typeof useSearch>;
+type SearchState = ReturnType<typeof useSearch>;
 
-export function Search({ search, isUseful }: { search: Searching; isUseful: boolean }) {
-  const { wanted, set, found } = search;
+export function Search({ search, isUseful }: { search: SearchState; isUseful: boolean }) {
+  const { query, set, results } = search;
   return (
     <search className="search">
       <Glass />
-      <input className="search-field" type="search" aria-label="Search titles and what was said" placeholder="Search" value={wanted} disabled={!isUseful && !wanted} onChange={(event) => set(event.target.value)} onKeyDown={(event) => event.key === "Escape" && set("")} />
-      {wanted && <button type="button" className="button is-quiet search-clear" aria-label="Clear the search" onClick={() => set("")}><Cross /></button>}
-      <span className="unseen" role="status">{found && (found.length ? `${found.length} found` : "Nothing found")}</span>
+      <input className="search-field" type="search" aria-label="Search titles and messages" placeholder="Search" value={query} disabled={!isUseful && !query} onChange={(event) => set(event.target.value)} onKeyDown={(event) => event.key === "Escape" && set("")} />
+      {query && <button type="button" className="button is-quiet search-clear" aria-label="Clear the search" onClick={() => set("")}><Cross /></button>}
+      <span className="unseen" role="status">{results && (results.length ? `${results.length} found` : "Nothing found")}</span>
     </search>
   );
 }
 
-type ListProps = { inbox: Streams; isConnected: boolean; rooms: Room[]; total: number; search: Searching; open: string | null; goTo: (room: string | null) => void };
+type ListProps = { inbox: Streams; isConnected: boolean; rooms: Room[]; total: number; search: SearchState; open: string | null; goTo: (room: string | null) => void };
 
 export function List({ inbox, isConnected, rooms, total, search, open, goTo }: ListProps) {
-  const { wanted, found } = search;
-  if (found?.length === 0) return <p className="rooms-none">No room has “{wanted.trim()}” in its title, or in what was said.</p>;
-  if (rooms.length === 0) return <p className="rooms-none">You have no rooms yet. Begin one, and say something.</p>;
-  const news = new Map(rooms.map((room) => [room.id, room]));
+  const { query, results } = search;
+  if (results?.length === 0) return <p className="rooms-none">No room has “{query.trim()}” in its title or messages.</p>;
+  if (rooms.length === 0) return <p className="rooms-none">You have no rooms yet. Create one, and send a message.</p>;
+  const byId = new Map(rooms.map((room) => [room.id, room]));
   return (
     <ul className="rooms-list">
-      {(found ?? rooms).map((one) => (
+      {(results ?? rooms).map((one) => (
         <li key={one.id}>
           <Link id={`room-${one.id}`} className="room" href={`?room=${one.id}`} current={one.id === open} onOpen={() => goTo(one.id)}>
             <span className="room-line">
@@ -52,36 +52,36 @@ export function List({ inbox, isConnected, rooms, total, search, open, goTo }: L
               <When at={one.at} />
             </span>
             <span className="room-line">
-              <span className={"found" in one ? "room-preview is-found" : "room-preview"}>
-                {"found" in one ? <Marked text={one.found ?? ""} /> : one.busy && one.id !== open ? <Growing inbox={inbox} room={one.id} isConnected={isConnected} /> : one.preview || "Nothing said yet"}
+              <span className={"snippet" in one ? "room-preview is-found" : "room-preview"}>
+                {"snippet" in one ? <Marked text={one.snippet ?? ""} /> : one.busy && one.id !== open ? <Streaming inbox={inbox} room={one.id} isConnected={isConnected} /> : one.preview || "No messages yet"}
               </span>
-              {news.get(one.id)?.unread && one.id !== open && <span className="room-news"><span className="unseen">, something new</span></span>}
+              {byId.get(one.id)?.unread && one.id !== open && <span className="room-news"><span className="unseen">, unread</span></span>}
             </span>
           </Link>
         </li>
       ))}
-      {!found && total > rooms.length && <li className="rooms-more">{total - rooms.length} older rooms are found by searching.</li>}
+      {!results && total > rooms.length && <li className="rooms-more">Search to find {total - rooms.length} older rooms.</li>}
     </ul>
   );
 }
 
-// --8<-- [start:growing]
-/** An answer in a room that is not open, as it grows: the inbox passes on what the room is saying. */
-function Growing({ inbox, room, isConnected }: { inbox: Streams; room: string; isConnected: boolean }) {
+// --8<-- [start:streaming]
+/** The streaming answer of a room that is not open, forwarded by the inbox. */
+function Streaming({ inbox, room, isConnected }: { inbox: Streams; room: string; isConnected: boolean }) {
   const [text, setText] = useState("");
   useEffect(() => {
     if (!isConnected) return;
     let isShown = true;
     setText("");
-    const onChunk = (words: unknown) => isShown && setText((text) => text + words);
+    const onChunk = (delta: unknown) => isShown && setText((text) => text + delta);
     inbox.call("listen", [room], { stream: { onChunk, onError: () => undefined } }).catch(() => undefined);
     return () => void (isShown = false);
   }, [room, isConnected]);
   return <><span className="dots" aria-hidden="true"><i /><i /><i /></span><span className="unseen">is answering</span><span className="growing" aria-hidden="true">{plain(text).slice(-64)}</span></>;
 }
 
-// --8<-- [end:growing]
-/** What was found, with its words between two signs that nobody writes. */
+// --8<-- [end:streaming]
+/** A snippet. The control characters 2 and 3 enclose the words that match. */
 function Marked({ text }: { text: string }): ReactNode {
   return plain(text).split(/(\x02[^\x03]*\x03)/).map((part, at) => (at % 2 ? <mark key={at}>{part.slice(1, -1)}</mark> : part));
 }

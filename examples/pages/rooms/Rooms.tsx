@@ -8,7 +8,7 @@ import { Gone, Talk } from "./Talk";
 export type Room = { id: string; title: string; preview: string; at: number; busy: boolean; unread: boolean };
 type State = { model: string; rooms: Room[]; total: number };
 
-const WISHES = ["Plan a weekend in Lisbon", "How do I make pancakes?", "Why do trees have rings?", "Tell me a story"];
+const SUGGESTIONS = ["Plan a weekend in Lisbon", "How do I make pancakes?", "Why do trees have rings?", "Tell me a story"];
 
 // --8<-- [start:inbox]
 export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: () => void; onLost: () => void }) {
@@ -28,30 +28,30 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
   const isSeen = useVisible();
   const [error, setError] = useState<string>();
   const [first, setFirst] = useState<{ room: string; text: string }>();
-  const [looked, setLooked] = useState<Room | { id: string; isGone: true }>();
+  const [fetched, setFetched] = useState<Room | { id: string; isGone: true }>();
   const search = useSearch(call, state?.rooms);
   const listed = state?.rooms.find(({ id }) => id === open);
-  const other = looked?.id === open ? looked : undefined;
+  const other = fetched?.id === open ? fetched : undefined;
   const room = listed ?? (other && !("isGone" in other) ? other : undefined);
   const isGone = !listed && !!other && "isGone" in other;
 
-  // The porter is asked again who this is: they signed out in another tab, or too much time has passed.
+  // Fetch the session again: the user has signed out in another tab, or the cookie has expired.
   useEffect(() => void (inbox.connectionError && onLost()), [inbox.connectionError]);
 
-  // Whatever is shown has been seen. A room that is not in the list may be an older one, or none.
-  const isNews = !listed || listed.unread;
+  // The open room counts as seen. A room that is not in the list may be an older one, or may not exist.
+  const isUnread = !listed || listed.unread;
   useEffect(() => {
-    if (!open || !state || !isSeen || !isNews) return;
-    call<Room>("look", open).then(setLooked, (why: Error) => why.message === NO_ROOM && setLooked({ id: open, isGone: true }));
-  }, [open, !state, isSeen, isNews]);
+    if (!open || !state || !isSeen || !isUnread) return;
+    call<Room>("mark_seen", open).then(setFetched, ({ message }: Error) => message === NO_ROOM && setFetched({ id: open, isGone: true }));
+  }, [open, !state, isSeen, isUnread]);
 
-  const news = state?.rooms.filter(({ id, unread }) => unread && id !== open).length ?? 0;
+  const unread = state?.rooms.filter(({ id, unread }) => unread && id !== open).length ?? 0;
   useEffect(() => {
-    document.title = `${news ? `(${news}) ` : ""}${room ? room.title || UNTITLED : "Rooms"}`;
-  }, [news, room?.title, !room]);
+    document.title = `${unread ? `(${unread}) ` : ""}${room ? room.title || UNTITLED : "Rooms"}`;
+  }, [unread, room?.title, !room]);
 
-  const fail = (why: Error) => why.message === NO_ROOM || setError(why.message);
-  const begin = async (text?: string) => {
+  const fail = ({ message }: Error) => message === NO_ROOM || setError(message);
+  const create = async (text?: string) => {
     const id = await call<string>("create").catch(fail);
     if (typeof id !== "string") return;
     if (text) setFirst({ room: id, text });
@@ -60,7 +60,7 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
   };
   const back = () => {
     goTo(null);
-    // On a small screen the list takes the place of the room: go on where one was in it.
+    // On a small screen the list replaces the room: focus the room in it.
     requestAnimationFrame(() => document.getElementById(`room-${open}`)?.focus());
   };
   const remove = async (id: string) => {
@@ -70,16 +70,16 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
 
   return (
     <div className="house" data-view={open ? "room" : state?.total === 0 ? "welcome" : "list"}>
-      {state && !isConnected && !inbox.connectionError && <p className="house-lost" role="status"><span className="dots" aria-hidden="true"><i /><i /><i /></span>The connection is lost. Connecting again</p>}
+      {state && !isConnected && !inbox.connectionError && <p className="house-lost" role="status"><span className="dots" aria-hidden="true"><i /><i /><i /></span>Connection lost. Reconnecting</p>}
       <nav className="rooms" aria-label="Rooms">
         <div className="rooms-head">
           <Mark />
           <h1>Rooms</h1>
           <Badge tone={isConnected ? "good" : "warn"} dot busy={!isConnected}><span className="unseen">{isConnected ? "connected" : "connecting"}</span></Badge>
           <span className="spacer" />
-          <button type="button" className="button is-main" onClick={() => void begin()}><Plus />New room</button>
+          <button type="button" className="button is-main" onClick={() => void create()}><Plus />New room</button>
         </div>
-        {room && <a className="skip button" href="#said" onClick={(event) => (event.preventDefault(), document.getElementById("said")?.focus())}>Skip to the conversation</a>}
+        {room && <a className="skip button" href="#composer" onClick={(event) => (event.preventDefault(), document.getElementById("composer")?.focus())}>Skip to the conversation</a>}
         <Search search={search} isUseful={!!state?.rooms.length} />
         {error && <div className="rooms-error"><Alert text={error} action="OK" onAction={() => setError(undefined)} /></div>}
         {state ? <List inbox={inbox} isConnected={isConnected} rooms={state.rooms} total={state.total} search={search} open={open} goTo={goTo} /> : <div className="rooms-opening"><Thinking>Opening your rooms</Thinking></div>}
@@ -112,8 +112,8 @@ export function Rooms({ user, onSignOut, onLost }: { user: string; onSignOut: ()
         {open && isGone && <Gone onBack={back} />}
         {!open && state && (
           <div className="talk-empty">
-            <Empty title={state.total ? "Choose a room, or begin a new one" : `Welcome, ${user}`} wishes={WISHES} onWish={(text) => void begin(text)}>
-              Each room is a conversation of its own, and remembers what was said in it. Nobody but you can open it.
+            <Empty title={state.total ? "Choose a room, or create one" : `Welcome, ${user}`} suggestions={SUGGESTIONS} onSuggestion={(text) => void create(text)}>
+              Each room is a separate conversation with its own memory. Only you can open it.
             </Empty>
           </div>
         )}
@@ -127,7 +127,7 @@ const NO_ROOM = "There is no such room.";
 
 export type Call = <T>(method: string, ...args: unknown[]) => Promise<T>;
 
-/** Returns a function that calls the inbox. What was under way when the connection broke is called again: all of it may happen twice. */
+/** Returns a function that calls the inbox. It retries calls that were in progress when the connection broke: all methods are idempotent. */
 function useCall(inbox: { call: (method: string, args: unknown[]) => Promise<unknown>; connectionError: Error | null }): Call {
   const latest = useRef(inbox);
   latest.current = inbox;
@@ -142,12 +142,12 @@ function useCall(inbox: { call: (method: string, args: unknown[]) => Promise<unk
   }, []);
 }
 
-/** The room that the URL names, so that it can be bookmarked, and the back button leads to the one before. */
-function useOpenRoom(): [string | null, (room: string | null, isInstead?: boolean) => void] {
+/** The room in the URL, so that users can bookmark it and use the back button. */
+function useOpenRoom(): [string | null, (room: string | null, isReplacement?: boolean) => void] {
   const open = useSyncExternalStore(onMove, () => new URLSearchParams(location.search).get("room"));
-  const goTo = useCallback((room: string | null, isInstead = false) => {
+  const goTo = useCallback((room: string | null, isReplacement = false) => {
     const url = room ? `?room=${encodeURIComponent(room)}` : location.pathname;
-    history[isInstead ? "replaceState" : "pushState"](null, "", url);
+    history[isReplacement ? "replaceState" : "pushState"](null, "", url);
     dispatchEvent(new PopStateEvent("popstate"));
   }, []);
   return [open, goTo];

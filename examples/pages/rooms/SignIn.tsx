@@ -11,12 +11,12 @@ export function SignIn({ note, onSignedIn }: { note?: string; onSignedIn: () => 
     setError(undefined);
     try {
       const headers = { "content-type": "application/json" };
-      const answer = await fetch("/session", { method: "POST", headers, body: JSON.stringify({ name }) });
-      const said = await answer.json();
-      if (answer.ok) onSignedIn();
-      else setError(said.error);
+      const response = await fetch("/session", { method: "POST", headers, body: JSON.stringify({ name }) });
+      const body = await response.json();
+      if (response.ok) onSignedIn();
+      else setError(body.error);
     } catch {
-      setError("The server cannot be reached. Try again.");
+      setError("The server is unreachable. Try again.");
     }
   };
   const submit = (event: FormEvent) => {
@@ -30,7 +30,7 @@ export function SignIn({ note, onSignedIn }: { note?: string; onSignedIn: () => 
         <Mark />
         <h1>Rooms</h1>
         {note && <p className="porch-note" role="status">{note}</p>}
-        <p>Everybody has rooms of their own here, and nobody sees those of the others. Who are you?</p>
+        <p>Your rooms are private: other users cannot open them. Who are you?</p>
         <div className="porch-guests" role="group" aria-label="Sign in as">
           {GUESTS.map((guest) => (
             <button key={guest} type="button" className="button is-guest" onClick={() => void signIn(guest)}>
@@ -39,14 +39,14 @@ export function SignIn({ note, onSignedIn }: { note?: string; onSignedIn: () => 
           ))}
         </div>
         <form className="porch-form" onSubmit={submit}>
-          <label htmlFor="name">Or somebody else</label>
+          <label htmlFor="name">Or another name</label>
           <div className="porch-row">
             <input id="name" className="field" value={name} placeholder="your-name" autoComplete="username" autoCapitalize="none" spellCheck={false} maxLength={32} aria-invalid={!!error} aria-describedby={error ? "name-error" : undefined} onChange={(event) => setName(event.target.value)} />
-            <button type="submit" className="button is-main" disabled={!name.trim()}>Come in</button>
+            <button type="submit" className="button is-main" disabled={!name.trim()}>Sign in</button>
           </div>
           {error && <p id="name-error" className="porch-error" role="alert">{error}</p>}
         </form>
-        <p className="porch-small">This is a demo: nobody asks for a password.</p>
+        <p className="porch-small">This is a demo without passwords.</p>
       </div>
     </main>
   );

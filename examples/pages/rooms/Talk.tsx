@@ -8,7 +8,7 @@ import { type Room, UNTITLED } from "./Rooms";
 type TalkProps = {
   user: string;
   room: Room;
-  /** What is to be said first in a room that was made for it. */
+  /** The first message to send to a new room. */
   first?: string;
   onFirst: () => void;
   onRename: (title: string) => void;
@@ -19,7 +19,7 @@ type TalkProps = {
 // --8<-- [start:talk]
 export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }: TalkProps) {
   const agent = useAgent({ agent: "Inbox", name: user, sub: [{ agent: "Room", name: room.id }], maxReconnectionDelay: 2000 });
-  const chat = useAgentChat({ agent, getInitialMessages: said });
+  const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
   const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:talk]
   const [isSure, ask] = useState(false);
@@ -43,13 +43,13 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
         foot={
           <>
             <Composer label="Say something" isBusy={isBusy} onSend={(text) => void chat.sendMessage({ text })} onStop={() => void chat.stop()} />
-            <p className="hint">Enter sends, Shift+Enter begins a new line, Esc stops.</p>
+            <p className="hint">Enter sends, Shift+Enter adds a line, Esc stops.</p>
           </>
         }
       >
         {messages.length === 0 && !isBusy && !first && (
-          <Empty title="A new room" wishes={["Hello!", "What can you do?", "Tell me a story"]} onWish={(text) => void chat.sendMessage({ text })}>
-            It will be called after what you say first. Leave it whenever you like: an answer goes on without you.
+          <Empty title="A new room" suggestions={["Hello!", "What can you do?", "Tell me a story"]} onSuggestion={(text) => void chat.sendMessage({ text })}>
+            Your first message becomes the title. You can leave the room at any time: the answer continues.
           </Empty>
         )}
         {messages.map((message) =>
@@ -59,7 +59,7 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
             <Message key={message.id} from="Room" kind="assistant" isBusy={isBusy && message === last}><Text text={textOf(message)} growing={isBusy && message === last} /></Message>
           ),
         )}
-        {isBusy && !(last?.role === "assistant" && textOf(last)) && <Thinking>{isCutOff ? "Connecting again" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {isBusy && !(last?.role === "assistant" && textOf(last)) && <Thinking>{isCutOff ? "Reconnecting" : chat.isRecovering ? "Resuming after an interruption" : "Thinking"}</Thinking>}
         {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
         {!isBusy && !error && last?.role === "assistant" && (
           <div className="message-foot">
@@ -69,22 +69,22 @@ export function Talk({ user, room, first, onFirst, onRename, onDelete, onBack }:
       </Log>
       {isSure && (
         <Confirm title="Delete this room?" yes="Delete" onYes={onDelete} onNo={() => ask(false)}>
-          “{room.title || UNTITLED}”, with everything that was said in it. There is no way back.
+          “{room.title || UNTITLED}” and all its messages. This cannot be undone.
         </Confirm>
       )}
     </>
   );
 }
 
-/** The title of a room. Pressed, it can be written anew: Enter keeps it, Escape does not. */
+/** The title of a room. Press it to edit: Enter saves, Escape cancels. */
 function Title({ title, onRename }: { title: string; onRename: (title: string) => void }) {
   const [text, setText] = useState<string>();
   const input = useRef<HTMLInputElement>(null);
   const button = useRef<HTMLButtonElement>(null);
-  const isWriting = text !== undefined;
-  useEffect(() => void (isWriting && input.current?.select()), [isWriting]);
-  const end = (isKept: boolean) => {
-    if (isKept && text?.trim() && text.trim() !== title) onRename(text.trim());
+  const isEditing = text !== undefined;
+  useEffect(() => void (isEditing && input.current?.select()), [isEditing]);
+  const end = (isSaved: boolean) => {
+    if (isSaved && text?.trim() && text.trim() !== title) onRename(text.trim());
     setText(undefined);
     requestAnimationFrame(() => button.current?.focus());
   };
@@ -93,7 +93,7 @@ function Title({ title, onRename }: { title: string; onRename: (title: string) =
     end(true);
   };
   const onKey = (event: KeyboardEvent) => event.key === "Escape" && end(false);
-  if (!isWriting) {
+  if (!isEditing) {
     return (
       <h2 className="talk-title">
         <button ref={button} type="button" className="title" title="Rename" onClick={() => setText(title)}><span className="title-text">{title || UNTITLED}</span><Pencil /></button>
@@ -113,20 +113,20 @@ export function Gone({ onBack }: { onBack: () => void }) {
     <div className="talk-empty">
       <div className="empty" role="alert">
         <Mark />
-        <h2>This room is gone</h2>
-        <p>It was deleted, perhaps in another tab, or there never was such a room.</p>
-        <button type="button" className="button is-main" onClick={onBack}>To your rooms</button>
+        <h2>This room does not exist</h2>
+        <p>It was deleted, perhaps in another tab, or it never existed.</p>
+        <button type="button" className="button is-main" onClick={onBack}>Show my rooms</button>
       </div>
     </div>
   );
 }
 
-/** Return what was said in a room so far. A server that is about to come back is waited for. */
-async function said({ url }: { url?: string }): Promise<UIMessage[]> {
+/** Return the messages of a room. While the server is unreachable, retry. */
+async function messagesOf({ url }: { url?: string }): Promise<UIMessage[]> {
   for (;;) {
-    const answer = await fetch(`${url}/get-messages`).catch(() => undefined);
-    if (answer?.ok) return answer.json();
-    if (answer && answer.status < 500) return [];
+    const response = await fetch(`${url}/get-messages`).catch(() => undefined);
+    if (response?.ok) return response.json();
+    if (response && response.status < 500) return [];
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
 }

@@ -15,7 +15,7 @@ const TONES = { running: "plain", paused: "warn", done: "good", refused: "bad", 
 
 type Props = { title: string; code: string; run?: CodeRun; action?: ReactNode };
 
-/** Code: where it is, what it called, and what came of it. */
+/** Code with its status, its calls and its result. */
 export function CodeCard({ title, code, run, action }: Props) {
   const status = run?.status;
   return (
@@ -28,7 +28,7 @@ export function CodeCard({ title, code, run, action }: Props) {
       <div className="card-body">
         <Lines code={code} run={run} />
         {run && run.calls.length > 0 && <Calls run={run} />}
-        {run && run.begun > 1 && <p className="went-on">The server went down {times(run.begun - 1)} meanwhile. It went on from its snapshot.</p>}
+        {run && run.starts > 1 && <p className="went-on">The server was killed {times(run.starts - 1)} during this run. The code resumed from its snapshot.</p>}
         {run && <Outcome run={run} />}
       </div>
     </article>
@@ -38,7 +38,7 @@ export function CodeCard({ title, code, run, action }: Props) {
 const times = (number: number) => (number === 1 ? "once" : `${number} times`);
 
 function Lines({ code, run }: { code: string; run?: CodeRun }) {
-  const where = run?.status === "paused" ? "it waits here" : "it ended here";
+  const where = run?.status === "paused" ? "waiting here" : "ended here";
   return (
     <pre className="lines" tabIndex={0} aria-label="Code"><code>
       {code.split("\n").map((line, number) => (
@@ -53,10 +53,10 @@ function Lines({ code, run }: { code: string; run?: CodeRun }) {
 function Calls({ run }: { run: CodeRun }) {
   return (
     <ol className="calls" aria-label="Calls">
-      {run.calls.map(({ city, answer, made }, number) => (
+      {run.calls.map(({ city, answer, attempts }, number) => (
         <li key={number}>
           <code>customers({JSON.stringify(city)})</code>
-          <span className={answer === null ? "answer is-waiting" : "answer"}>{answer ?? "paused: the database is asked"}{made > 1 && `, asked ${made} times`}</span>
+          <span className={answer === null ? "answer is-waiting" : "answer"}>{answer ?? "paused: waiting for the database"}{attempts > 1 && `, ${attempts} attempts`}</span>
         </li>
       ))}
     </ol>

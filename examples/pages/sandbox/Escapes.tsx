@@ -4,22 +4,22 @@ import { CodeCard } from "./CodeCard";
 import { type CodeRun, otherPage, useLab } from "./lab";
 import { Side } from "./Side";
 
-/** Ten ways out, to be tried for real; and a box for one's own. */
+/** Ten escape attempts that run for real, and a box for the user's own code. */
 export function Escapes({ name }: { name: string }) {
   const { agent, state, isConnected } = useLab(name);
   const [problem, setProblem] = useState("");
   const connection = useRef(agent);
   connection.current = agent;
-  const attempt = async (way: string, code: string) => {
+  const attempt = async (escape: string, code: string) => {
     setProblem("");
-    const id = `${way}-${crypto.getRandomValues(new Uint32Array(1))[0]}`;
+    const id = `${escape}-${crypto.getRandomValues(new Uint32Array(1))[0]}`;
     for (;;) {
-      // What was under way when the connection broke is asked for again: under the same id it runs once.
-      const refused = await connection.current.call("attempt", [id, code]).then(() => "", (error: Error) => error.message);
-      if (refused !== "Connection closed") return setProblem(refused);
+      // Retry a call that was in progress when the connection broke: the id makes it idempotent.
+      const error = await connection.current.call("attempt", [id, code]).then(() => "", ({ message }: Error) => message);
+      if (error !== "Connection closed") return setProblem(error);
     }
   };
-  const latest = (way: string) => state?.runs.filter(({ id }) => id.startsWith(`${way}-`)).at(-1);
+  const latest = (escape: string) => state?.runs.filter(({ id }) => id.startsWith(`${escape}-`)).at(-1);
   const tried = state?.escapes.map(({ id }) => latest(id)) ?? [];
   return (
     <Page
@@ -40,8 +40,8 @@ export function Escapes({ name }: { name: string }) {
         </div>
         {problem && <div className="alert" role="alert"><p>{problem}</p></div>}
         {!state && <Thinking>Connecting</Thinking>}
-        {state?.escapes.map(({ id, way, code }) => (
-          <CodeCard key={id} title={way} code={code} run={latest(id)} action={<button type="button" className="button" aria-label={`Try: ${way}`} disabled={isOn(latest(id))} onClick={() => void attempt(id, code)}>Try</button>} />
+        {state?.escapes.map(({ id, title, code }) => (
+          <CodeCard key={id} title={title} code={code} run={latest(id)} action={<button type="button" className="button" aria-label={`Try: ${title}`} disabled={isActive(latest(id))} onClick={() => void attempt(id, code)}>Try</button>} />
         ))}
         {state && <Own run={latest("own")} onRun={(code) => void attempt("own", code)} />}
       </div>
@@ -49,14 +49,14 @@ export function Escapes({ name }: { name: string }) {
   );
 }
 
-const isOn = (run?: CodeRun) => run?.status === "running" || run?.status === "paused";
+const isActive = (run?: CodeRun) => run?.status === "running" || run?.status === "paused";
 
 function summary(tried: (CodeRun | undefined)[]): string {
   const refused = tried.filter((run) => run?.status === "refused").length;
-  if (tried.some(isOn)) return `${refused} of 10 refused, others run.`;
+  if (tried.some(isActive)) return `${refused} of 10 refused, others are running.`;
   const out = tried.filter((run) => run?.status === "done").length;
-  if (out) return `${out} came to their end.`;
-  return refused ? `${refused} of 10 tried and refused.` : "Nothing was tried yet. Each of these runs for real, on the server, in the sandbox.";
+  if (out) return `${out} completed without a refusal.`;
+  return refused ? `${refused} of 10 tried and refused.` : "Nothing tried yet. Each attempt runs for real, in the sandbox on the server.";
 }
 
 function Own({ run, onRun }: { run?: CodeRun; onRun: (code: string) => void }) {
@@ -69,9 +69,9 @@ function Own({ run, onRun }: { run?: CodeRun; onRun: (code: string) => void }) {
     <section aria-labelledby="own-title">
       <h2 id="own-title">Your own</h2>
       <form className="own" onSubmit={submit}>
-        <label htmlFor="own">Python that tries to get out, or asks <code>customers("Rome")</code></label>
+        <label htmlFor="own">Python that tries to escape, or calls <code>customers("Rome")</code></label>
         <textarea id="own" rows={4} value={code} spellCheck={false} autoCapitalize="off" onChange={(event) => setCode(event.target.value)} />
-        <button type="submit" className="button" disabled={!code.trim() || isOn(run)}>Run it</button>
+        <button type="submit" className="button" disabled={!code.trim() || isActive(run)}>Run</button>
       </form>
       {run && <CodeCard title="Your own" code={run.code} run={run} />}
     </section>

@@ -5,9 +5,9 @@ import { CodeCard } from "./CodeCard";
 import { type CodeRun, otherPage, useLab } from "./lab";
 import { Side } from "./Side";
 
-const WISHES = ["Which city pays most?", "How many are on each plan?", "What is the median in Rome?", "Delete everybody in Rome", "Read the password file"];
+const SUGGESTIONS = ["Which city pays most?", "How many are on each plan?", "What is the median in Rome?", "Delete all customers in Rome", "Read the password file"];
 
-/** The conversation: what the model writes runs below what it says. */
+/** The conversation, with the code of the model and its results. */
 export function Sandbox({ name }: { name: string }) {
   const { agent, state, isConnected } = useLab(name);
   const chat = useAgentChat({ agent, getInitialMessages: messagesOf });
@@ -39,8 +39,8 @@ export function Sandbox({ name }: { name: string }) {
         }
       >
         {messages.length === 0 && !isBusy && (
-          <Empty title="I answer with Python" wishes={WISHES} onWish={(text) => void chat.sendMessage({ text })}>
-            What I write runs in a sandbox. It has no files and no network, and calls one function, which asks the database for you.
+          <Empty title="I answer with Python" suggestions={SUGGESTIONS} onSuggestion={(text) => void chat.sendMessage({ text })}>
+            My code runs in a sandbox without files and network. It can call one function, which queries the database.
           </Empty>
         )}
         {messages.map((message) =>
@@ -52,7 +52,7 @@ export function Sandbox({ name }: { name: string }) {
             </Message>
           ),
         )}
-        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Connecting again" : isPaused ? "The code waits for the database" : chat.isRecovering ? "Going on where it was interrupted" : "Thinking"}</Thinking>}
+        {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : isPaused ? "The code waits for the database" : chat.isRecovering ? "Resuming after an interruption" : "Thinking"}</Thinking>}
         {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}
       </Log>
     </Page>

@@ -1,7 +1,7 @@
-import type { Shown } from "./lab";
+import type { State } from "./lab";
 
-/** What the code reaches, what it may take, and what keeps it in. */
-export function Side({ state }: { state?: Shown }) {
+/** The isolation layers, the resource limits and the database. */
+export function Side({ state }: { state?: State }) {
   if (!state) return <p className="note">Connecting</p>;
   const { limits, customers } = state;
   return (
@@ -10,8 +10,8 @@ export function Side({ state }: { state?: Shown }) {
         <h2 id="layers-title">Three layers</h2>
         <ol className="layers">
           <li><strong>No network, no files.</strong> The sandbox has no code that could open either.</li>
-          <li><strong>One function.</strong> <code>customers(city)</code>, and what is passed has to fit.</li>
-          <li><strong>A sub-agent.</strong> The function asks the lab, the lab asks the database. The code never holds it.</li>
+          <li><strong>One function.</strong> <code>customers(city)</code>, with checked arguments.</li>
+          <li><strong>A sub-agent.</strong> The function calls the lab, and the lab calls the database. The code never holds its stub.</li>
         </ol>
       </section>
       <section aria-labelledby="limits-title">
@@ -28,7 +28,7 @@ export function Side({ state }: { state?: Shown }) {
         <h2 id="customers-title">The database</h2>
         <div className="table" tabIndex={0} role="group" aria-label="Customers">
           <table className="customers">
-            <thead><tr><th scope="col">Who</th><th scope="col">City</th><th scope="col">Plan</th><th scope="col">Pays</th></tr></thead>
+            <thead><tr><th scope="col">Name</th><th scope="col">City</th><th scope="col">Plan</th><th scope="col">Pays</th></tr></thead>
             <tbody>{customers.map(({ name, city, plan, pays }) => <tr key={name}><td>{name}</td><td>{city}</td><td>{plan}</td><td>{pays} €</td></tr>)}</tbody>
           </table>
         </div>

@@ -1,6 +1,6 @@
-"""A parent follows the states of its children: it is told of each change, or of the last of several.
+"""A parent follows the states of its children: it is notified of each change, or of the last of several.
 
-What a child owes its parent is a queued call of its own, stored with the new state. It hands
+The notification is a queued call of the child, stored with the new state. It hands
 over the state as it is by then, so that many changes in a row are told once. The parent
 remembers how far it has been told, in the commit of what its method wrote last.
 """
@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sapwood.address import PathSegment
-from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.state import State
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import known
-from sapwood.kernel.context import current
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.marshal.call import current
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY
 
@@ -78,7 +78,7 @@ class ChildStates:
             " ON CONFLICT (singleton) DO UPDATE SET seq = sapwood_state_news.seq + 1"
         )
         calls = self._actor.of(Agenda).calls
-        owed = calls.find("WHERE queue = ?", QUEUE)
+        owed = calls.rows.find("WHERE queue = ?", QUEUE)
         if all(calls.is_running(row.number) for row in owed):  # one that waits will tell of this too
             self._actor.of(Queue).add(QUEUE, DEFAULT_RETRY, self._actor.agent._sapwood_tell_state, (), {})
 

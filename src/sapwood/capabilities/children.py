@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
 from sapwood.address import checked_name
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.clock import Clock
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
-from sapwood.kernel.actor import Actor, again
-from sapwood.kernel.classes import AgentClass, known, with_tool_classes
-from sapwood.kernel.context import current, deadline_of, in_time
-from sapwood.kernel.deletion import child_stem
-from sapwood.kernel.node import LAST_WORDS
-from sapwood.kernel.pending_work import PendingWork, pending_work
-from sapwood.kernel.registry import Registry, Row, SubAgent
-from sapwood.kernel.sockets import GOING_AWAY
-from sapwood.kernel.tree import Tree
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.children_table import ChildrenTable, ChildRow, SubAgent
+from sapwood.kernel.actors.pending_work import PendingWork, pending_work
+from sapwood.kernel.actors.sockets import GOING_AWAY
+from sapwood.kernel.marshal.agent_class import AgentClass, known, with_tool_classes
+from sapwood.kernel.marshal.call import current, deadline_of, in_time
+from sapwood.kernel.marshal.exceptions import again
+from sapwood.kernel.node.tree_removal import LAST_WORDS
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.tree import Tree, tree_of
 from sapwood.settings import Settings
 
 DELETED = "Sub-agent deleted"
@@ -28,7 +29,7 @@ DELETED = "Sub-agent deleted"
 def check_approvers(kinds: Iterable[AgentClass]) -> None:
     """Refuse classes, in an app that has users, with a tool whose approvals do not say who may give them."""
     for kind in with_tool_classes(kinds):
-        cast("Any", kind.cls)._check_approvers()
+        kind.hooks.check_approvers(kind.cls)
 
 
 class CheckedClasses:
@@ -110,9 +111,7 @@ class Children:
 
     @property
     def _tree(self) -> Tree:
-        home = self._actor.home
-        assert isinstance(home, Tree)
-        return home
+        return tree_of(self._actor)
 
     async def get(self, cls: type, name: str) -> Actor:
         """Return the child of this class and name, started; make it if there is none."""
@@ -133,7 +132,7 @@ class Children:
                         self._actor.host.shared(CheckedClasses).check(kind)
                     row = self._register(kind, name)
                     made = row.generation
-                # Once is enough: the row is on the disk then, whatever else is written meanwhile.
+                # Once is enough: the row is on the disk then, whatever else is written at the same time.
                 if named != row.generation and (waiting := self._tree.until_named(self._actor, row.generation)):
                     await waiting
                     named = row.generation
@@ -150,17 +149,17 @@ class Children:
                         return child
                 except Exception:
                     if made is not None and self._actor.dropped is None and address not in self._tree.aborted:
-                        # It never lived: nobody but the caller has seen it.
+                        # It never lived: only the caller has seen it.
                         await self.delete(cls, name)
                     raise
 
-    def _find(self, kind: AgentClass, name: str) -> Row | None:
+    def _find(self, kind: AgentClass, name: str) -> ChildRow | None:
         row = self._actor.registry.find(kind.type_ids, name)
         if row is not None and row.type != kind.type:
             self._actor.registry.retype(row.generation, kind.type)
         return row
 
-    def _register(self, kind: AgentClass, name: str) -> Row:
+    def _register(self, kind: AgentClass, name: str) -> ChildRow:
         self._actor.database.refuse_in_block("Creating a sub-agent")
         actor, limits = self._actor, self._actor.limits
         depth = len(actor.address.segments)
@@ -195,7 +194,9 @@ class Children:
         for holder in tree.ledger.holders():
             if holder != self._actor.stem:
                 database = tree.database(holder, self._actor.limits)
-                tree.ledger.hold(holder, Registry(database, self._actor.host.clock).count() if database.exists else 0)
+                tree.ledger.hold(
+                    holder, ChildrenTable(database, self._actor.host.clock).count() if database.exists else 0
+                )
         return self._descendants(self._actor.registry.count())
 
     def _account(self) -> None:
@@ -231,7 +232,7 @@ class Children:
         row = self._actor.registry.find(types, name)
         return None if row is None else self._bury(types[0], row)
 
-    def _bury(self, type: str, row: Row) -> asyncio.Task[None]:
+    def _bury(self, type: str, row: ChildRow) -> asyncio.Task[None]:
         address = self._actor.address.child(type, row.name)
         self._actor.registry.bury(row.generation)
         self._actor.of(ChildStates).forget(row.generation)
@@ -275,7 +276,7 @@ class Children:
         task = actor.host.loop.create_task(tear_down(), context=actor.host.context.copy())
         tree.deletions.add(task)
         task.add_done_callback(tree.deletions.discard)
-        # Last, so that whatever happens meanwhile the rest follows, and the parent does not go to sleep before it.
+        # Last, so that the rest follows whatever happens in this await, and the parent does not go to sleep before it.
         try:
             await actor.leave()
         except SapwoodError as error:
@@ -320,7 +321,7 @@ class Children:
             created_at=row.created_at,
             calls=calls,
             idle_seconds=idle,
-            children=Registry(database, self._actor.host.clock).count(),
+            children=ChildrenTable(database, self._actor.host.clock).count(),
             database_bytes=database.used_bytes() if database.exists else 0,
             last_error=error,
             sockets=self._actor.host.sockets.number_of(address),
@@ -347,7 +348,7 @@ class Children:
             size += database.used_bytes()
             pending.append(pending_work(database))
             after = 0
-            while page := Registry(database, clock).generations(after, 1000):
+            while page := ChildrenTable(database, clock).generations(after, 1000):
                 left.extend((child_stem(stem, generation), depth + 1) for generation, alive in page if alive)
                 after = page[-1][0]
             await asyncio.sleep(0)

@@ -11,23 +11,25 @@ import functools
 import logging
 from asyncio import CancelledError, Future
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 from urllib.parse import parse_qs
 
 import msgspec
 
 from sapwood import tracing
 from sapwood.address import kebab
-from sapwood.capabilities.exposed import JSON_RESULT, exposed
+from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
-from sapwood.errors import InvalidArguments, Refused, SapwoodError, Unavailable, UsageError
-from sapwood.kernel.actor import THE_END, Actor
-from sapwood.kernel.context import Call
-from sapwood.kernel.copying import to_json
-from sapwood.kernel.crossing import describe
-from sapwood.kernel.disclosure import disclose, told_of
-from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import WATCH_ONLY, Socket
+from sapwood.errors import InvalidArguments, Refused, SapwoodError, UsageError
+from sapwood.kernel.actors.actor import THE_END, Actor
+from sapwood.kernel.actors.outbox import Outbox
+from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
+from sapwood.kernel.marshal.call import Call
+from sapwood.kernel.marshal.copier import to_json
+from sapwood.kernel.marshal.disclosure import code_for_clients, told_of
+from sapwood.kernel.marshal.exceptions import describe
+from sapwood.kernel.ports.agent_hooks import AgentHooks
+from sapwood.kernel.ports.log import OutOfTouch
 from sapwood.wire import frames
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,13 @@ class Speech(Protocol):
     async def request(self, request: Any) -> Any:
         """Return the answer to an HTTP request; None if it is not for this one."""
         ...
+
+
+class ClientHooks(AgentHooks, Protocol):
+    """The upcalls of the connections of one agent."""
+
+    speeches: ClassVar[tuple[Callable[[Actor], Speech], ...]]
+    """What the agent says to its clients and hears from them, in the order in which messages are offered."""
 
 
 class HttpOnly:
@@ -189,7 +198,7 @@ class Connections:
         self._calls: dict[tuple[Socket, str], Call] = {}
         """What clients called and may cancel, by the id they gave it."""
         self._outbox = actor.of(Outbox)
-        self._speeches: list[Speech] = [actor.of(one) for one in actor.agent._speaks]
+        self._speeches: list[Speech] = [actor.of(one) for one in cast("ClientHooks", actor.hooks).speeches]
 
     def all(self, tag: str | None = None) -> list[Connection]:
         self._actor.check_use()
@@ -215,6 +224,8 @@ class Connections:
 
     async def perform(self, name: str, function: Any, *args: Any) -> Any:
         """Run a hook as a call of this agent, for as long as its caller waits for it."""
+        if not self._actor.host.holds_lease():
+            raise OutOfTouch  # a client may go to another node at once
         call, reply = self._actor.handle(name, function, *args)
         try:
             return await reply
@@ -252,7 +263,7 @@ class Connections:
             if state is not None:
                 self._outbox.put(socket, frames.state(state))
             self._outbox.put(socket, frames.mcp_servers())
-        # Only now: what is told to everybody comes after the greeting.
+        # Only now: broadcasts come after the greeting.
         actor.host.sockets.add(socket)
         await agent.on_connect(connection)
 
@@ -261,7 +272,7 @@ class Connections:
         frame = frames.read(data) if isinstance(data, str) else None
         if isinstance(frame, frames.Rpc):
             return self._rpc(socket, frame)
-        if isinstance(frame, frames.Cancel):
+        if isinstance(frame, frames.CancelFrame):
             call = self._calls.get((socket, frame.id))
             return self._actor.cancel(call) if call is not None else None
         connection = self.of(socket)
@@ -350,11 +361,10 @@ class Connections:
 
     def _failed(self, asked: frames.Rpc, error: BaseException) -> str:
         """Return the answer to a call that failed."""
-        code = Unavailable.code if isinstance(error, Unavailable) else ""
-        return frames.error(asked.id, self._told(error, asked.method), code)
+        return frames.error(asked.id, self._told(error, asked.method), code_for_clients(error))
 
     def _told(self, error: BaseException, method: str) -> str:
-        return disclose(error, address=self._actor.address, method=method)
+        return self._actor.host.failures.disclose(error, address=self._actor.address, method=method)
 
     def _stream(self, call: Call, socket: Socket, asked: frames.Rpc, items: AsyncGenerator[Any, None]) -> Future[Any]:
         self._streams.setdefault(socket, set()).add(call)
@@ -367,6 +377,7 @@ class Connections:
         actor, limit, id = self._actor, self._actor.limits.payload_bytes, asked.id
         try:
             try:
+                await actor.until_leased(call)
                 async for item in items:
                     text = JSON_RESULT.copy(item, limit)
                     self._outbox.put(socket, frames.result(id, text if text is not None else b"null", done=False))

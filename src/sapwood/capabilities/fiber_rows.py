@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sapwood import tracing
-from sapwood.capabilities.calls import KEEP, StoredCalls, shown, time_of
 from sapwood.capabilities.steps import is_msgpack
+from sapwood.capabilities.stored_method import KEEP
+from sapwood.capabilities.stored_rows import RowIds, shown, time_of
 from sapwood.clock import Clock
 from sapwood.errors import UsageError
-from sapwood.kernel.context import current
-from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.kernel.marshal.call import current
+from sapwood.kernel.node.upgrade_check import RESTORE, Misfit, StoredAgent
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -70,7 +71,7 @@ class Fiber:
         return await agent.fibers.result(self.id)
 
 
-class Row(NamedTuple):
+class FiberRow(NamedTuple):
     number: int
     name: str
     key: str | None
@@ -78,33 +79,33 @@ class Row(NamedTuple):
     arguments: bytes | None
     status: str
     due_at: float | None
-    checkpoint: bytes | None
-    result: bytes | None
-    error: str | None
-    recoveries: int
-    failures: int
-    created_at: float
-    ended_at: float | None
-    trace: str | None
+    checkpoint: bytes | None = None
+    result: bytes | None = None
+    error: str | None = None
+    recoveries: int = 0
+    failures: int = 0
+    created_at: float = 0.0
+    ended_at: float | None = None
+    trace: str | None = None
 
 
 class FiberRows:
     """The rows of one agent's fibers. Every change belongs to the open slice."""
 
-    def __init__(self, database: Database, clock: Clock, calls: StoredCalls) -> None:
+    def __init__(self, database: Database, clock: Clock, ids: RowIds) -> None:
         self._db = database
         self._clock = clock
-        self._calls = calls
+        self._ids = ids
 
     @property
     def exist(self) -> bool:
         """Whether this agent ever had any."""
         return self._db.has(FIBERS)
 
-    def add(self, name: str, key: str | None, method: str | None, arguments: bytes | None) -> Row:
+    def add(self, name: str, key: str | None, method: str | None, arguments: bytes | None) -> FiberRow:
         """Store a fiber that is about to run."""
         self._db.ensure(FIBERS)
-        now = self._clock.now()
+        now, trace = self._clock.now(), tracing.text()
         ((number,),) = self._db.execute(
             "INSERT INTO sapwood_fibers (name, key, method, arguments, status, due_at, created_at, trace)"
             " VALUES (?, ?, ?, ?, 'running', ?, ?, ?) RETURNING number",
@@ -114,32 +115,30 @@ class FiberRows:
             arguments,
             now,
             now,
-            tracing.text(),
+            trace,
         )
-        row = self.get(number)
-        assert row is not None
-        return row
+        return FiberRow(number, name, key, method, arguments, "running", now, created_at=now, trace=trace)
 
-    def get(self, number: int) -> Row | None:
+    def get(self, number: int) -> FiberRow | None:
         rows = self._find("WHERE number = ?", number)
         return rows[0] if rows else None
 
-    def named(self, fiber: str) -> Row | None:
+    def named(self, fiber: str) -> FiberRow | None:
         """Return a fiber by its key or its id."""
         rows = self._find("WHERE key = ?", fiber)
-        number = None if rows else self._calls.number_of(fiber)
+        number = None if rows else self._ids.number_of(fiber)
         return rows[0] if rows else None if number is None else self.get(number)
 
-    def _find(self, where: str, *arguments: Any) -> list[Row]:
+    def _find(self, where: str, *arguments: Any) -> list[FiberRow]:
         if not self.exist:
             return []
-        return [Row(*row) for row in self._db.execute(ALL + where, *arguments)]
+        return [FiberRow(*row) for row in self._db.execute(ALL + where, *arguments)]
 
-    def all(self, status: str | None, limit: int) -> list[Row]:
+    def all(self, status: str | None, limit: int) -> list[FiberRow]:
         """Return fibers, oldest first."""
         return self._find("WHERE ?1 IS NULL OR status = ?1 ORDER BY number LIMIT ?2", status, limit)
 
-    def due(self, now: float, most: int) -> list[Row]:
+    def due(self, now: float, most: int) -> list[FiberRow]:
         """Return those that have to be looked after by now, as many as this."""
         return self._find("WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at, number LIMIT ?", now, most)
 
@@ -155,7 +154,7 @@ class FiberRows:
         )
         return rows[0][0] if rows else None
 
-    def asleep(self, name: str, method: str) -> list[Row]:
+    def asleep(self, name: str, method: str) -> list[FiberRow]:
         """Return those of this name, that call this method, which sleep on."""
         now = self._clock.now()
         return self._find("WHERE status = 'waiting' AND due_at > ? AND name = ? AND method = ?", now, name, method)
@@ -168,7 +167,7 @@ class FiberRows:
         """Return whether a fiber is not over."""
         return bool(self._find("WHERE number = ? AND due_at IS NOT NULL", number))
 
-    def over(self, number: int | None, status: str | None) -> list[Row]:
+    def over(self, number: int | None, status: str | None) -> list[FiberRow]:
         """Return those that are over; only this one, or only of this status, if asked."""
         which = "WHERE due_at IS NULL AND (?1 IS NULL OR number = ?1) AND (?2 IS NULL OR status = ?2)"
         return self._find(which, number, status)
@@ -231,7 +230,7 @@ class FiberRows:
         )
 
     def resume(self, number: int, now: float) -> None:
-        """One that failed goes on."""
+        """Continue a fiber that failed."""
         self._db.execute(
             "UPDATE sapwood_fibers SET status = 'running', due_at = ?, ended_at = NULL, recoveries = 0, failures = 0"
             " WHERE number = ?",
@@ -243,10 +242,10 @@ class FiberRows:
         """Nothing is left of one."""
         self._db.execute("DELETE FROM sapwood_fibers WHERE number = ?", number)
 
-    def shown(self, row: Row) -> Fiber:
+    def shown(self, row: FiberRow) -> Fiber:
         """Return a fiber as users see it."""
         return Fiber(
-            id=self._calls.id_of(row.number),
+            id=self._ids.id_of(row.number),
             name=row.name,
             key=row.key,
             status=row.status,
@@ -259,7 +258,7 @@ class FiberRows:
         )
 
 
-def unfit(stored: Stored) -> Iterator[Misfit]:
+def unfit(stored: StoredAgent) -> Iterator[Misfit]:
     """Read the fibers of an agent that sleeps, those that are not over, as if they were recovered now."""
     if not stored.file.has(FIBERS):
         return

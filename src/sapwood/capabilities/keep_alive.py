@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actors.actor import Actor
 
 
 class KeepAlive:

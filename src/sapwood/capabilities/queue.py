@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.calls import Row, StoredCalls, shown, time_of
+from sapwood.capabilities.call_rows import CallRow, CallRows
+from sapwood.capabilities.due_work import Agenda
+from sapwood.capabilities.stored_method import method_of, pack
+from sapwood.capabilities.stored_rows import shown, time_of
 from sapwood.errors import InvalidArguments, NoSuchMethod, UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.copier import Copier
 from sapwood.when import DEFAULT_RETRY, Retry
 
 
@@ -46,18 +48,18 @@ class Queue:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
-        self._calls = actor.of(Agenda).calls
+        self._rows = actor.of(Agenda).calls.rows
 
     def add(
         self, queue: str, retry: Retry, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> QueuedCall:
         """Store a call, with what else this slice writes."""
         self._actor.check_use()
-        method = self._calls.method_of(function, "queue()")
-        arguments = self._calls.pack(method, args, kwargs)
-        row = self._calls.enqueue(method.name, arguments, queue, retry)
+        method = method_of(self._actor, function, "queue()")
+        arguments = pack(self._actor, method, args, kwargs)
+        row = self._rows.enqueue(method.name, arguments, queue, retry)
         self._actor.of(Agenda).note(row.due_at)
-        return _shown(self._calls, row)
+        return _shown(self._rows, row)
 
     def call_back(self, queue: str, name: str, argument: str, news: Any) -> None:
         """Store a call of the method that was named to be told of something, however large that is.
@@ -69,18 +71,18 @@ class Queue:
             arguments = self._actor.kind.own(name).signature.pack((news,), {}, ANY_SIZE)
         except (NoSuchMethod, InvalidArguments, UsageError):
             arguments = msgspec.msgpack.encode({argument: msgspec.Raw(ANYTHING.pack(news))})
-        row = self._calls.enqueue(name, arguments, queue, DEFAULT_RETRY)
+        row = self._rows.enqueue(name, arguments, queue, DEFAULT_RETRY)
         self._actor.of(Agenda).note(row.due_at)
 
     def remove(self, id: str, queue: str | None = None) -> bool:
         """Remove a queued call. Returns `False` if it is not queued, or not in this `queue`."""
         self._actor.check_use()
-        number = self._calls.number_of(id)
-        rows = [] if number is None else self._calls.find("WHERE number = ? AND queue IS NOT NULL", number)
+        number = self._rows.ids.number_of(id)
+        rows = [] if number is None else self._rows.find("WHERE number = ? AND queue IS NOT NULL", number)
         rows = [row for row in rows if queue in (None, row.queue)]
         if rows:
             agenda = self._actor.of(Agenda)
-            agenda.note(self._calls.remove(rows[0]))
+            agenda.note(self._rows.remove(rows[0]))
             agenda.settle_soon()
         return bool(rows)
 
@@ -88,13 +90,13 @@ class Queue:
         """Return what waits, first in first."""
         self._actor.check_use()
         where = "queue IS NOT NULL" if queue is None else "queue = ?"
-        rows = self._calls.find(f"WHERE {where} ORDER BY number LIMIT ?", *(() if queue is None else (queue,)), limit)
-        return [_shown(self._calls, row) for row in rows]
+        rows = self._rows.find(f"WHERE {where} ORDER BY number LIMIT ?", *(() if queue is None else (queue,)), limit)
+        return [_shown(self._rows, row) for row in rows]
 
 
-def _shown(calls: StoredCalls, row: Row) -> QueuedCall:
+def _shown(rows: CallRows, row: CallRow) -> QueuedCall:
     return QueuedCall(
-        id=calls.id_of(row.number),
+        id=rows.ids.id_of(row.number),
         method=row.method,
         arguments=shown(row.arguments),
         queue=row.queue or "",

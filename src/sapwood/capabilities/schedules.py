@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
-from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.calls import Row, retry_of, shown, time_of
-from sapwood.kernel.actor import Actor
+from sapwood.capabilities.call_rows import CallRow, retry_of
+from sapwood.capabilities.due_work import Agenda
+from sapwood.capabilities.stored_method import method_of, pack
+from sapwood.capabilities.stored_rows import shown, time_of
+from sapwood.kernel.actors.actor import Actor
 from sapwood.when import After, At, Cron, Every, wished
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Schedules:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._calls = actor.of(Agenda).calls
+        self._rows = self._calls.rows
 
     def add(
         self, when: object, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -54,15 +57,15 @@ class Schedules:
         """Store a call to come, with what else this slice writes."""
         self._actor.check_use()
         wish = wished(when)  # pyright: ignore[reportArgumentType] - unchecked programs exist
-        method = self._calls.method_of(function, "schedule()")
-        arguments = self._calls.pack(method, args, kwargs)
+        method = method_of(self._actor, function, "schedule()")
+        arguments = pack(self._actor, method, args, kwargs)
         same = _sameness(wish, method.name, arguments)
         agenda = self._actor.of(Agenda)
         due = wish.first(self._actor.host.clock.now())
         if same is not None:
-            for row in self._calls.find("WHERE dedup_key = ?", same):
+            for row in self._rows.find("WHERE dedup_key = ?", same):
                 if self._calls.is_running(row.number) and isinstance(row.when(), After | At):
-                    self._calls.release_key(row.number)  # this one is about to be over: the wish is for another
+                    self._rows.release_key(row.number)  # this one is about to be over: the wish is for another
                 elif _is_same(row, wish, method.name, arguments):
                     return self._shown(row)
                 else:
@@ -72,8 +75,8 @@ class Schedules:
                         and wish.next(due, due) is not None
                     ):
                         due = min(due, row.due_at)  # the same times: what is owed is owed still, by another method
-                    self._calls.remove(row)
-        row = self._calls.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, dedup_key=same)
+                    self._rows.remove(row)
+        row = self._rows.add(method.name, arguments, due=due, retry=wish.retry, wish=wish, dedup_key=same)
         agenda.note(due)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("scheduled", extra={"address": str(self._actor.address), "method": method.name, "due": due})
@@ -84,7 +87,7 @@ class Schedules:
         found = self._find(id)
         if found is None:
             return False
-        self._calls.remove(found)
+        self._rows.remove(found)
         self._actor.of(Agenda).settle_soon()
         log.debug("schedule cancelled", extra={"address": str(self._actor.address), "method": found.method})
         return True
@@ -97,22 +100,22 @@ class Schedules:
     def list(self, limit: int) -> list[Schedule]:
         """Return calls to come, in the order they are due."""
         self._actor.check_use()
-        rows = self._calls.find(
+        rows = self._rows.find(
             "WHERE schedule IS NOT NULL AND due_at IS NOT NULL ORDER BY due_at, number LIMIT ?", limit
         )
         return [self._shown(row) for row in rows]
 
-    def _find(self, id: str) -> Row | None:
+    def _find(self, id: str) -> CallRow | None:
         self._actor.check_use()
-        number = self._calls.number_of(id)
-        rows = [] if number is None else self._calls.find("WHERE number = ? AND schedule IS NOT NULL", number)
+        number = self._rows.ids.number_of(id)
+        rows = [] if number is None else self._rows.find("WHERE number = ? AND schedule IS NOT NULL", number)
         if not rows:
-            rows = self._calls.find("WHERE dedup_key = ?", f"key {id}")
+            rows = self._rows.find("WHERE dedup_key = ?", f"key {id}")
         return rows[0] if rows else None
 
-    def _shown(self, row: Row, wish: After | At | Every | Cron | None = None) -> Schedule:
+    def _shown(self, row: CallRow, wish: After | At | Every | Cron | None = None) -> Schedule:
         return Schedule(
-            self._calls.id_of(row.number),
+            self._rows.ids.id_of(row.number),
             row.method,
             shown(row.arguments),
             wish or _wish_of(row),
@@ -123,7 +126,7 @@ class Schedules:
         )
 
 
-def _wish_of(row: Row) -> After | At | Every | Cron:
+def _wish_of(row: CallRow) -> After | At | Every | Cron:
     key = row.dedup_key.removeprefix("key ") if row.dedup_key is not None and row.dedup_key.startswith("key ") else None
     return msgspec.structs.replace(row.when(), key=key, retry=retry_of(row.retry))
 
@@ -138,7 +141,7 @@ def _sameness(wish: After | At | Every | Cron, method: str, arguments: bytes) ->
     return f"said {hashlib.sha256(said).hexdigest()}"
 
 
-def _is_same(row: Row, wish: After | At | Every | Cron, method: str, arguments: bytes) -> bool:
+def _is_same(row: CallRow, wish: After | At | Every | Cron, method: str, arguments: bytes) -> bool:
     return (
         row.method == method
         and row.arguments == arguments

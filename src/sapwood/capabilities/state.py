@@ -10,13 +10,13 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.errors import InvalidArguments, StoredDataError, UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.copying import to_json, unjson_hook
-from sapwood.kernel.crossing import describe, mistake
-from sapwood.kernel.fitting import Misfit, Nobody, Stored, Untried
-from sapwood.kernel.outbox import Outbox
-from sapwood.kernel.sockets import Socket
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.outbox import Outbox
+from sapwood.kernel.actors.sockets import Socket
+from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.marshal.copier import to_json, unjson_hook
+from sapwood.kernel.marshal.exceptions import describe, mistake
+from sapwood.kernel.node.upgrade_check import Misfit, Nobody, NotChecked, StoredAgent
 from sapwood.storage.migrations import Schema
 from sapwood.wire import frames
 
@@ -137,7 +137,7 @@ class State:
     def text(self) -> bytes | None:
         """Return the state as clients see it, as JSON; None if the agent has none."""
         value = self.get()
-        # None is what an agent without a state has, and a state like any other once somebody set it.
+        # None is what an agent without a state has, and a state like any other once it was set.
         return None if value is None and not self._stored() else self._encode(value)
 
     def read(self, text: bytes) -> Any:
@@ -153,7 +153,7 @@ class State:
         text, copy = self._checked(value)
         if self._actor.kind.overrides("validate_state"):
             self._actor.agent.validate_state(copy, source)
-        self._actor.agent._changes_state()
+        self._actor.hooks.state_changes()
         self._store(text, copy)
         self._tell(text, sender)
         if self._actor.kind.overrides("on_state_changed"):
@@ -254,7 +254,7 @@ class State:
             ) from None
 
 
-def unfit(stored: Stored) -> Iterator[Misfit]:
+def unfit(stored: StoredAgent) -> Iterator[Misfit]:
     """Read the state of an agent that sleeps as its class would."""
     if not stored.file.has(STATE):
         return
@@ -265,7 +265,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
             form.read(version, text, upgrade)
             if version < form.version:
                 stored.counts["states to be upgraded"] += 1
-        except Untried:
+        except NotChecked:
             stored.counts["states whose upgrade could not be tried"] += 1
         except Unfit as unfit:
             yield stored.misfit("state", f"It {unfit.why}", unfit.remedy)
@@ -274,7 +274,7 @@ def unfit(stored: Stored) -> Iterator[Misfit]:
             yield stored.misfit("state", why, "Correct upgrade_state().")
 
 
-def _tried_upgrade(stored: Stored) -> Callable[[Any, int], Any]:
+def _tried_upgrade(stored: StoredAgent) -> Callable[[Any, int], Any]:
     """Return the class's upgrade_state, bound to an agent that is not there: it can do nothing but answer."""
     if not stored.kind.overrides("upgrade_state"):
 
@@ -293,7 +293,7 @@ def _tried_upgrade(stored: Stored) -> Callable[[Any, int], Any]:
             return agent.upgrade_state(old, version)
         except AttributeError as error:
             if error.obj is agent:  # something that on_start prepares
-                raise Untried from error
+                raise NotChecked from error
             raise
 
     return tried

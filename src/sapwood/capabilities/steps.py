@@ -19,11 +19,12 @@ import msgspec
 
 from sapwood.clock import sleep_until
 from sapwood.errors import InvalidResult, OverLimit, UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.classes import Signature
-from sapwood.kernel.context import Call, current
-from sapwood.kernel.copying import Copier
-from sapwood.kernel.fitting import RESTORE, Misfit, Stored
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.call import Call, Step, current, running_step
+from sapwood.kernel.marshal.copier import Copier
+from sapwood.kernel.marshal.signatures import Signature
+from sapwood.kernel.node.upgrade_check import RESTORE, Misfit, StoredAgent
+from sapwood.kernel.ports.work_id import WorkId
 from sapwood.storage.migrations import Schema
 from sapwood.when import Retry, aware, is_a
 
@@ -54,29 +55,51 @@ class StepOptions:
 class Work:
     """One run of something durable: what its steps are remembered by, and which it came by."""
 
-    __slots__ = ("fiber", "id", "known", "names", "owner", "park", "progressed", "resumed", "runs", "sleeps")
+    __slots__ = (
+        "created_at",
+        "fiber",
+        "id",
+        "known",
+        "method",
+        "names",
+        "owner",
+        "park",
+        "progressed",
+        "recovered",
+        "resumed",
+        "runs",
+        "sleeps",
+    )
 
     def __init__(
         self,
-        id: str,
+        id: WorkId,
+        created_at: float,
         *,
         fiber: int | None = None,
-        owner: str | None = None,
+        method: str | None = None,
+        owner: WorkId | None = None,
+        recovered: bool = False,
         progressed: Callable[[], None] = lambda: None,
         park: Callable[[float], BaseException | None] = lambda until: None,
     ) -> None:
         self.id = id
+        self.created_at = created_at
         self.fiber = fiber
         """The number of the fiber, if it is one."""
+        self.method = method
+        """The method of the fiber, if it has one."""
         self.owner = owner
         """What the runs that it gives are part of, and stop with; None: nothing."""
+        self.recovered = recovered
+        """Whether it was interrupted, and has not progressed since."""
         self.names: set[str] = set()
         """The steps this run came by."""
         self.known: set[str] | None = None
-        """The steps that were remembered when this run came by its first; None: it has not yet."""
+        """The steps that were stored when this run reached its first one, or `None` if it has not yet."""
         self.sleeps = 0
         self.resumed = False
-        """Whether it slept, and goes on."""
+        """Whether it slept, and continues."""
         self.runs = 0
         """How many runs it has given so far."""
         self.progressed = progressed
@@ -110,13 +133,19 @@ class Steps:
         stored = self._stored(work, name)
         if stored is not None:
             return copier.unpack(stored)
-        if options is not None:
-            value = await self._tried(options, function, args, kwargs)
-        else:
-            value = function(*args, **kwargs)
-            if not copier.takes(value) and inspect.isawaitable(value):
-                value = await value
-        self._actor.check_live()
+        actor = self._actor
+        token = running_step.set(Step(actor.address, actor.stem, str(work.id), work.created_at, name))
+        try:
+            if options is not None:
+                value = await self._tried(options, function, args, kwargs)
+            else:
+                await actor.until_leased()
+                value = function(*args, **kwargs)
+                if not copier.takes(value) and inspect.isawaitable(value):
+                    value = await value
+        finally:
+            running_step.reset(token)
+        actor.check_live()
         packed = copier.pack(value)
         if len(packed) > self._actor.limits.payload_bytes:
             raise OverLimit(
@@ -146,7 +175,7 @@ class Steps:
             raise parked
         await sleep_until(self._actor.host.clock, when)
 
-    def place(self, what: str) -> Place | None:
+    def place(self, what: str) -> StoredProgress | None:
         """Return the next position for `what` in the current work, or `None` outside of any work."""
         call = current.get()
         if call is None or call.actor is not self._actor or not isinstance(call.work, Work):
@@ -156,13 +185,13 @@ class Steps:
             number += 1
         name = f"{what} {number}"
         work.names.add(name)
-        return Place(self._actor, work, name)
+        return StoredProgress(self._actor, work, name)
 
-    def forget(self, work: str) -> None:
+    def forget(self, work: WorkId) -> None:
         """Forget what the steps of a work returned, and close its questions: it is over."""
-        self._actor.agent._close_questions(work)
+        self._actor.hooks.close_questions(work)
         if self._db.has(STEPS):
-            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", work)
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", str(work))
 
     def in_fiber(self, what: str) -> Work:
         """Return the work of the fiber that runs now."""
@@ -186,16 +215,16 @@ class Steps:
     def _stored(self, work: Work, name: str) -> bytes | None:
         if work.known is None:
             there = self._db.has(STEPS)
-            rows = self._db.execute("SELECT name FROM sapwood_steps WHERE work = ?", work.id) if there else []
+            rows = self._db.execute("SELECT name FROM sapwood_steps WHERE work = ?", str(work.id)) if there else []
             work.known = {name for (name,) in rows}
         if name not in work.known:
             return None
-        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", work.id, name)
+        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", str(work.id), name)
         return rows[0][0] if rows else None
 
     def _store(self, work: Work, name: str, packed: bytes) -> None:
         self._db.ensure(STEPS)
-        self._db.execute("INSERT INTO sapwood_steps VALUES (?, ?, ?)", work.id, name, packed)
+        self._db.execute("INSERT INTO sapwood_steps VALUES (?, ?, ?)", str(work.id), name, packed)
         work.progressed()
 
     async def _tried(
@@ -203,16 +232,17 @@ class Steps:
     ) -> Any:
         failed = 0
         while True:
+            await self._actor.until_leased()
             try:
                 return await _called(options, function, args, kwargs)
             except Exception:
                 failed += 1
                 if failed >= options.retry.max_attempts or self._actor.dropped is not None:
                     raise
-            await asyncio.sleep(options.retry.wait(failed))
+            await asyncio.sleep(options.retry.wait(failed, self._actor.host.random))
 
 
-class Place:
+class StoredProgress:
     """Where something that takes long keeps how far it got: like the result of a step, but written again and again."""
 
     def __init__(self, actor: Actor, work: Work, name: str) -> None:
@@ -225,13 +255,15 @@ class Place:
         """Return what was written last, in this life or in one before."""
         if not self._db.has(STEPS):
             return None
-        rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", self.work.id, self.name)
+        rows = self._db.execute(
+            "SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", str(self.work.id), self.name
+        )
         return rows[0][0] if rows else None
 
     def write(self, packed: bytes) -> None:
         """Keep this, in this slice, instead of what was kept before."""
         self._db.ensure(STEPS)
-        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", self.work.id, self.name, packed)
+        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", str(self.work.id), self.name, packed)
         self.work.progressed()
 
 
@@ -274,7 +306,7 @@ def _returned(function: Any) -> Any:
         return Any  # it has no signature, or names what cannot be found: then it is what msgpack has
 
 
-def unfit(stored: Stored) -> Iterator[Misfit]:
+def unfit(stored: StoredAgent) -> Iterator[Misfit]:
     """Read what the steps of an agent that sleeps returned. Whether it still has the right type only its step knows."""
     if not stored.file.has(STEPS):
         return

@@ -10,29 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 from typing_extensions import TypeVar
 
 from sapwood.agent import Agent
-from sapwood.chat.accepting import POLICIES, Accepting
-from sapwood.chat.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.chat_conversation import ChatConversation
+from sapwood.chat.chat_hooks import ChatHooks
 from sapwood.chat.chat_turns import ChatTurns, messages_of
-from sapwood.chat.chunks import Chunk
-from sapwood.chat.conversation import Conversation
-from sapwood.chat.model_check import check_class
-from sapwood.chat.outputs import Output, declare
-from sapwood.chat.runs import ChatRuns
-from sapwood.chat.talk import Talk
-from sapwood.chat.tools import approvers_of, check_approvers, check_tools
-from sapwood.chat.transcript import UIMessage
-from sapwood.chat.turns import Turn
+from sapwood.chat.models.model_check import check_class
+from sapwood.chat.store.chunks import Chunk
+from sapwood.chat.store.outputs import Output, declare
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.turns import Turn
+from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
+from sapwood.chat.tools.tools import check_approvers, check_tools
+from sapwood.chat.turn.conversation import Conversation
+from sapwood.chat.turn.intake import POLICIES, Intake
 from sapwood.errors import UsageError
-from sapwood.kernel.namespace import Namespace
-from sapwood.runs.clients import RunClients
-from sapwood.runs.from_outside import RunsFromOutside
-from sapwood.runs.method_list import ListedMethods
-from sapwood.runs.question import Approvers
-from sapwood.runs.questions import Questions
-from sapwood.runs.registry import Run
-from sapwood.runs.runnable import O_co
-from sapwood.runs.streaming import Watchers
+from sapwood.kernel.marshal.namespace import Namespace
+from sapwood.runs.tables.question import user_of_code
+from sapwood.runs.tables.runnable import O_co
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as PydanticAgent
@@ -94,9 +87,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     concurrency: ClassVar[str] = "queue"
     """How to handle messages during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
-    _speaks = (Talk, RunClients, Watchers, Questions, ListedMethods, RunsFromOutside)
-    _runs_as = ChatRuns
-    _has_conversation = True
+    _hooks_class = ChatHooks
 
     _output: ClassVar[Output]
 
@@ -124,10 +115,6 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
         return {} if output is None else {O: output.crosses, O_co: output.crosses}
 
     @classmethod
-    def _read_output(cls, text: str) -> Any:
-        return cls._output.read(text)
-
-    @classmethod
     def _brings(cls) -> list[type]:
         """Return the classes that the model may use: whatever else has their names, these are meant."""
         given: Any = cls.tools  # perhaps a property, which only an agent can answer
@@ -135,18 +122,11 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
         return [one.cls for one in tools if isinstance(one, AgentTool | PersistentAgent)]
 
     @classmethod
-    def _approvers_of(cls, tool: str) -> Approvers | None:
-        return approvers_of(cls, tool)
-
-    @classmethod
     def _check_setup(cls, *, has_users: bool) -> None:
-        check_class(cls)
+        if cls.respond is ChatAgent.respond and cls.get_model is ChatAgent.get_model:
+            check_class(cls)
         if has_users:
-            cls._check_approvers()
-
-    @classmethod
-    def _check_approvers(cls) -> None:
-        check_approvers(cls)
+            check_approvers(cls)
 
     def get_model(self) -> Any:
         """Return the model. Override it to choose one by name, user or time."""
@@ -196,16 +176,8 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
         """
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
-        return await talk.over(self._actor.of(Accepting).ask(messages_of(message)).number)
-
-    def _gave_up(self, method: str, arguments: Mapping[str, Any], error: str) -> None:
-        if method == "_sapwood_drive_turn":
-            self._actor.of(Conversation).gave_up(arguments["number"], error)
-        else:
-            super()._gave_up(method, arguments, error)
-
-    def _notified(self, run: Run) -> None:
-        self._actor.of(Accepting).note_run(run)
+        row = self._actor.of(Intake).ask(messages_of(message, self._actor.host.random), user=user_of_code())
+        return await talk.over(row.number)
 
     async def _sapwood_drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""
@@ -213,7 +185,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""
-        self._actor.of(Accepting).begin_next(is_silent=True)
+        self._actor.of(Intake).begin_next(is_silent=True)
 
 
 def _check_hooks(cls: type) -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sapwood.chat.conversation import Conversation
-from sapwood.chat.record import Record
-from sapwood.chat.transcript import UIMessage
-from sapwood.kernel.actor import Actor
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.turn.conversation import Conversation
+from sapwood.kernel.actors.actor import Actor
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -23,15 +23,15 @@ class ChatConversation:
 
     async def messages(self) -> list[UIMessage]:
         """Return the messages as clients see them, in the format of the AI SDK."""
-        return msgspec.json.decode(self._actor.of(Record).text())
+        return msgspec.json.decode(self._actor.of(ConversationRecord).text())
 
     async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
         """Return the messages that contain these words, best match first."""
-        return self._actor.of(Record).transcript.search(words, limit)
+        return self._actor.of(ConversationRecord).transcript.search(words, limit)
 
     async def export(self) -> dict[str, Any]:
         """Return the whole conversation: the messages as clients and as the model see them, and every turn."""
-        return self._actor.of(Record).export()
+        return self._actor.of(ConversationRecord).export()
 
     async def clear(self) -> None:
         """Delete all messages and turns. A running turn is cancelled."""
@@ -39,4 +39,4 @@ class ChatConversation:
 
     def history(self) -> list[ModelMessage]:
         """Return the messages as the model sees them. Only for the agent itself: it cannot be called through a stub."""
-        return self._actor.of(Record).transcript.history()
+        return self._actor.of(ConversationRecord).transcript.history()

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Generic
-from uuid import uuid4
 
-from sapwood.chat.accepting import Accepting
-from sapwood.chat.answers import Answers
-from sapwood.chat.conversation import Conversation
-from sapwood.chat.record import Record
-from sapwood.chat.transcript import UIMessage
-from sapwood.chat.turns import Turn
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.turns import Turn
+from sapwood.chat.turn.conversation import Conversation
+from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.tool_answers import Answers
 from sapwood.errors import Refused
-from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import CANCELLED
-from sapwood.runs.runnable import O_co
+from sapwood.kernel.actors.actor import Actor
+from sapwood.randomness import Random, new_id
+from sapwood.runs.execution.contract import CANCELLED
+from sapwood.runs.tables.question import user_of_code
+from sapwood.runs.tables.runnable import O_co
 
 
 class ChatTurns(Generic[O_co]):
@@ -30,12 +31,21 @@ class ChatTurns(Generic[O_co]):
 
         `message` is a text, or messages in the format of the AI SDK.
         """
-        row = self._actor.of(Accepting).ask(messages_of(message), id=id)
-        return self._actor.of(Record).turn(row)
+        row = self._actor.of(Intake).ask(messages_of(message, self._actor.host.random), id=id, user=user_of_code())
+        return self._actor.of(ConversationRecord).turn(row)
+
+    def current(self) -> Turn[O_co] | None:
+        """Return the turn that is running, such as the one that a tool works for; `None` if none is.
+
+        Only for the agent itself: it cannot be called through a stub.
+        """
+        self._actor.check_use()
+        row = self._actor.of(ConversationRecord).turns.running()
+        return None if row is None else self._actor.of(ConversationRecord).turn(row)
 
     async def wait(self, id: str) -> Turn[O_co]:
         """Return a turn once it has ended or waits for an answer. Cancelling the caller does not cancel the turn."""
-        row = self._actor.of(Record).turns.get(id)
+        row = self._actor.of(ConversationRecord).turns.get(id)
         if row is None:
             raise Refused(f"There is no turn {id!r}.")
         if row.status in ("queued", "running"):
@@ -55,8 +65,8 @@ class ChatTurns(Generic[O_co]):
         return await self._conversation.over(self._actor.of(Answers).continue_last().number)
 
 
-def messages_of(message: str | Sequence[UIMessage]) -> Sequence[UIMessage]:
+def messages_of(message: str | Sequence[UIMessage], random: Random) -> Sequence[UIMessage]:
     """Return a text as a message of the user."""
     if not isinstance(message, str):
         return message
-    return [{"id": f"msg-{uuid4().hex}", "role": "user", "parts": [{"type": "text", "text": message}]}]
+    return [{"id": f"msg-{new_id(random)}", "role": "user", "parts": [{"type": "text", "text": message}]}]

@@ -6,18 +6,19 @@ from typing import Any, cast
 
 import msgspec
 
-from sapwood.chat.accepting import Accepting
-from sapwood.chat.answers import Answers
-from sapwood.chat.conversation import Conversation
-from sapwood.chat.record import Record
-from sapwood.chat.steering import Steering
-from sapwood.chat.tools import Toolbox
-from sapwood.kernel.actor import Actor
-from sapwood.runs.contract import Steered
-from sapwood.runs.following import Following
-from sapwood.runs.own_questions import OwnQuestions
-from sapwood.runs.question import Answer, Approvers, Author, Question
-from sapwood.runs.served import Served
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.tools.tools import Toolbox
+from sapwood.chat.turn.conversation import Conversation
+from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
+from sapwood.chat.turn.tool_answers import Answers
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.ports.work_id import WorkId
+from sapwood.runs.dispatch.run_monitors import RunMonitors
+from sapwood.runs.execution.contract import Steered
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.tables.own_questions import OwnQuestions
+from sapwood.runs.tables.question import Answer, Approvers, Author, Question
 
 
 class ChatRuns:
@@ -28,20 +29,24 @@ class ChatRuns:
 
     def start(self, run: str, input: Any) -> int:
         message = {"id": f"msg-{run}", "role": "user", "parts": [{"type": "text", "text": _in_words(input)}]}
-        given = self._actor.of(Served).given(run)
+        given = self._actor.of(RunExecutor).given(run)
         tools = given.asked.get("client_tools") if given is not None else None
-        asking = self._actor.of(Accepting)
+        asking = self._actor.of(Intake)
         return asking.ask([message], id=run, body={"input": input}, client_tools=tools, run=run).number
 
     def cut(self, run: str, reason: str) -> None:
         self._actor.of(Conversation).cut(run, reason)
 
     def steer(self, run: str, key: str, text: str) -> Steered:
-        return self._actor.of(Steering).say(run, key, text)
+        return self._actor.of(MidTurnMessages).say(run, key, text)
 
     def stands(self, work: str) -> str | None:
-        row = self._actor.of(Record).turns.get(work)
+        row = self._actor.of(ConversationRecord).turns.get(work)
         return None if row is None else row.status
+
+    def failure(self, work: str) -> str | None:
+        row = self._actor.of(ConversationRecord).turns.get(work)
+        return row.reason if row is not None and row.status == "failed" else None
 
     def cancel(self, work: str, reason: str) -> None:
         self._actor.of(Conversation).cancel(work, reason)
@@ -53,20 +58,20 @@ class ChatRuns:
         return self._actor.of(Conversation).why_not(work)
 
     def waits(self, run: str) -> bool:
-        row = self._actor.of(Record).turns.get(run)
+        row = self._actor.of(ConversationRecord).turns.get(run)
         if row is None or row.status not in ("running", "waiting"):
             return False
         if row.status == "waiting" or self._actor.of(OwnQuestions).waits(run):
             return True
-        return self._actor.of(Following).all_wait(row.id)
+        return self._actor.of(RunMonitors).all_wait(WorkId.run(row.id))
 
     def rests(self, run: str) -> bool:
-        record = self._actor.of(Record)
+        record = self._actor.of(ConversationRecord)
         row = record.turns.get(run)
         return row is not None and (row.status == "waiting" or (row.status == "running" and record.rests(row.number)))
 
     def wake(self, work: str) -> None:
-        record = self._actor.of(Record)
+        record = self._actor.of(ConversationRecord)
         row = record.turns.get(work)
         if row is not None and row.status == "running" and record.rests(row.number):
             record.wake(row)
@@ -84,7 +89,7 @@ class ChatRuns:
         return self._actor.of(Toolbox).approvers(tool)
 
     def current(self) -> str | None:
-        row = self._actor.of(Record).turns.running()
+        row = self._actor.of(ConversationRecord).turns.running()
         return None if row is None else row.run
 
 

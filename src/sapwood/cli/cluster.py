@@ -14,16 +14,19 @@ from cyclopts import App, CycloptsError, CycloptsPanel, MissingArgumentError, Pa
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from sapwood.cli.loading import EXTRA_OF
+from sapwood.cli.app_loader import EXTRA_OF
+from sapwood.cli.damage import copied
+from sapwood.cli.parameters import AsJson
+from sapwood.cli.quantities import counted, size
 from sapwood.cli.terminal import Text, say
-from sapwood.cli.words import counted, size
 from sapwood.errors import UsageError
-from sapwood.kernel.backup import root_of
-from sapwood.runtimes.cluster.leases import LEASE, RENEWAL
-from sapwood.runtimes.cluster.listing import Listed
-from sapwood.runtimes.cluster.looking import Copy, Node, Seen, Stream, differing
-from sapwood.runtimes.cluster.recovery import Recovered
-from sapwood.runtimes.cluster.verifying import SERVER, Verified
+from sapwood.kernel.node.backup import root_of
+from sapwood.kernel.node.tree_report import TreeReport
+from sapwood.runtimes.cluster.base.cluster_status import Copy, NodeStatus, Seen, StreamStatus, differing
+from sapwood.runtimes.cluster.base.leases import LEASE, RENEWAL
+from sapwood.runtimes.cluster.ops.recovery import RecoveryReport
+from sapwood.runtimes.cluster.ops.tree_list import ListedTree
+from sapwood.runtimes.cluster.ops.verification import SERVER, VerificationReport
 
 
 def _missing(error: CycloptsError) -> RenderableType:
@@ -49,7 +52,6 @@ Monitor = Annotated[
     str | None,
     Parameter(env_var="SAPWOOD_MONITOR", help="The monitoring URLs of the NATS servers, separated by commas."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 
 T = TypeVar("T")
 
@@ -72,20 +74,20 @@ def status(
     """
 
     async def look() -> Seen:
-        from sapwood.runtimes.cluster import looking
-        from sapwood.runtimes.cluster.connecting import connect
-        from sapwood.runtimes.cluster.own_archive import compare_archive
+        from sapwood.runtimes.cluster.base import cluster_status
+        from sapwood.runtimes.cluster.copies.archive_identity import compare_archive
+        from sapwood.runtimes.cluster.nats.nats_connection import connect
 
         connection = await connect(nats, "sapwood cluster status", in_hurry=True)
         its_archive, troubles = _archive(archive), list[str]()
         try:
-            names = await looking.names_of(connection, cluster)
+            names = await cluster_status.names_of(connection, cluster)
             if its_archive is not None:
                 try:
                     await compare_archive(connection, names, its_archive)
                 except UsageError as error:
                     its_archive, troubles = None, [str(error)]
-            seen = await looking.look(connection, cluster, archive=its_archive, monitors=_parts(monitor))
+            seen = await cluster_status.look(connection, cluster, archive=its_archive, monitors=_parts(monitor))
             return msgspec.structs.replace(seen, troubles=troubles + seen.troubles)
         finally:
             await connection.close()
@@ -109,11 +111,11 @@ def trees(
 ) -> None:
     """List all trees of a cluster, open or not: those in the log, and those parked in the archive."""
 
-    async def find() -> tuple[list[Listed], bool]:
-        from sapwood.runtimes.cluster.listing import every_tree
-        from sapwood.runtimes.cluster.own_archive import looking_at
+    async def find() -> tuple[list[ListedTree], bool]:
+        from sapwood.runtimes.cluster.copies.archive_identity import looking_at
+        from sapwood.runtimes.cluster.ops.tree_list import every_tree
 
-        its_archive, found = _archive(archive), list[Listed]()
+        its_archive, found = _archive(archive), list[ListedTree]()
         async with looking_at(nats, cluster, its_archive, "sapwood cluster trees") as (connection, names):
             async for one in every_tree(connection, names, its_archive):
                 if len(found) == limit:
@@ -151,14 +153,14 @@ def verify(
     """
     console = Console(stderr=True)
 
-    async def check() -> Verified:
-        from sapwood.runtimes.cluster import verifying
-        from sapwood.runtimes.cluster.own_archive import looking_at
+    async def check() -> VerificationReport:
+        from sapwood.runtimes.cluster.copies.archive_identity import looking_at
+        from sapwood.runtimes.cluster.ops import verification
 
         its_archive = _archive(archive)
         async with looking_at(nats, cluster, its_archive, "sapwood cluster verify") as (connection, names):
             with console.status("Looking") as said:
-                return await verifying.verify(
+                return await verification.verify(
                     connection,
                     names,
                     its_archive,
@@ -175,7 +177,7 @@ def verify(
     return 0 if found.is_whole and not found.offline else 1
 
 
-def told(found: Verified) -> Iterator[Text]:
+def told(found: VerificationReport) -> Iterator[Text]:
     """Yield the result of a verification as lines."""
     yield Text(
         f"Checked {counted(found.trees, 'trees')} with {counted(found.messages, 'messages')} in the log, and "
@@ -215,18 +217,18 @@ def backup(
     archive: TheArchive,
     cluster: Name = "sapwood",
     at: At = None,
-) -> None:
+) -> int:
     """Copy all data of a cluster, or one tree, as of now or of a given time. Restore it with `sapwood restore`.
 
-    Works whether or not nodes are running.
+    Works whether or not nodes are running. Exits with 1 if a tree is damaged: it is named and not copied.
     """
 
-    async def copy() -> int:
-        from sapwood.cli.recovering import backup, moment
+    async def copy() -> TreeReport:
+        from sapwood.cli.cluster_restore import backup, moment
 
         return await backup(nats, cluster, _archive(archive), folder, root_of(address), moment(at))
 
-    say(f"Copied {counted(_ask(copy()), 'trees')} to {folder}.")
+    return copied(_ask(copy()), folder, None)
 
 
 @cluster.command
@@ -237,8 +239,8 @@ def restore(*, nats: Nats, archive: TheArchive, cluster: Name = "sapwood", at: A
     completely.
     """
 
-    async def begin() -> tuple[Recovered, Iterator[str]]:
-        from sapwood.cli.recovering import moment, restore, told
+    async def begin() -> tuple[RecoveryReport, Iterator[str]]:
+        from sapwood.cli.cluster_restore import moment, restore, told
 
         until = moment(at)
         result = await restore(nats, cluster, _archive(archive), until)
@@ -261,8 +263,8 @@ def dev(
     archive: Annotated[str | None, Parameter(help="The archive. Default: a folder inside --folder.")] = None,
 ) -> int:
     """Start a complete cluster on this machine for trials: three NATS servers, an archive and nodes, until Ctrl-C."""
-    from sapwood.cli.cell import Cell
-    from sapwood.cli.loading import usual_target
+    from sapwood.cli.app_loader import usual_target
+    from sapwood.cli.dev_cluster import Cell
 
     return Cell(target or usual_target(Path.cwd()), folder, nodes=nodes, port=port, archive=archive).run()
 
@@ -289,7 +291,7 @@ def shown(seen: Seen) -> RenderableType:
     return Group(*parts)
 
 
-def _silence(node: Node) -> str:
+def _silence(node: NodeStatus) -> str:
     """Return what there is to say of a node that did not renew its lease when it should have, twice."""
     if not node.is_alive or node.renewed <= 2 * RENEWAL:
         return ""
@@ -310,7 +312,7 @@ def _ownership(seen: Seen) -> str:
     return "every shard has an owner"
 
 
-def _not_well(stream: Stream) -> str:
+def _not_well(stream: StreamStatus) -> str:
     return ", ".join(f"{copy.server} {_state(copy)}" for copy in stream.copies if _state(copy))
 
 
@@ -331,7 +333,7 @@ def _table(*columns: str) -> Table:
 def _archive(url: str | None) -> Any:
     if url is None:
         return None
-    from sapwood.runtimes.cluster.s3_archive import ObjectArchive
+    from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
 
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import apsw
 
-from sapwood.cli.words import size
+from sapwood.cli.operator_file import FILE
+from sapwood.cli.quantities import size
 from sapwood.errors import FolderInUse
+from sapwood.kernel.node.data_folder import TREES, odd_in
 from sapwood.storage.files import FolderLock, is_open_to_others
-from sapwood.web.operator import FILE
 
 OPEN_FILES = 4096
 FREE_BYTES = 1024**3
@@ -51,19 +53,22 @@ def examine(data: Path) -> Iterator[Finding]:
     """Run all checks, cheapest first."""
     yield Finding("Python", ".".join(map(str, sys.version_info[:3])))
     yield Finding("SQLite", apsw.sqlite_lib_version() + f" (apsw {apsw.apsw_version()})")
-    yield _open_files()
+    yield _open_files(data)
     yield from _folder(data)
     yield from _extras()
     yield _bubblewrap()
 
 
-def _open_files() -> Finding:
+def _open_files(data: Path) -> Finding:
     try:
         import resource
     except ImportError:
         return Finding("open files", "not limited on this system")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"{soft}, may be raised to {hard}"
+    if (server := _server_limit(data)) is not None:
+        pid, hard = server
+        text = f"{hard} for the running server, process {pid}"
     if hard < OPEN_FILES:
         remedy = (
             f"An awake agent needs two open files. Allow {OPEN_FILES} or more, with `ulimit -n` or LimitNOFILE= "
@@ -71,6 +76,20 @@ def _open_files() -> Finding:
         )
         return Finding("open files", text, remedy)
     return Finding("open files", text)
+
+
+def _server_limit(data: Path) -> tuple[int, int] | None:
+    """Return the process of the server that runs on a data folder, and how many files it may open.
+
+    Returns `None` if none runs, or the system does not tell. A server raises its own limit as far as it goes.
+    """
+    try:
+        pid = int(json.loads((data / FILE).read_text())["pid"])
+        limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+        (hard,) = [line.split()[4] for line in limits if line.startswith("Max open files")]
+        return pid, sys.maxsize if hard == "unlimited" else int(hard)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _bubblewrap() -> Finding:
@@ -97,6 +116,7 @@ def _folder(data: Path) -> Iterator[Finding]:
     if data.exists():
         yield _lock(data, what)
         yield _access(data)
+        yield from _odd_entries(data)
     else:
         yield Finding(what, "is created at the first start")
     free = shutil.disk_usage(where).free
@@ -137,6 +157,16 @@ def _access(data: Path) -> Finding:
         remedy = f"Other users of this machine can read it. As its owner, run `chmod 0700 {data}`."
         return Finding("access to it", mode, remedy)
     return Finding("access to it", f"{mode}, this user only")
+
+
+def _odd_entries(data: Path) -> Iterator[Finding]:
+    try:
+        for entry in odd_in(data):
+            yield Finding("entry of it", entry.problem, entry.remedy, fatal=entry.has_data)
+    except FileNotFoundError:
+        return  # no agent has stored anything yet
+    except OSError as error:
+        yield Finding(f"folder {TREES} in it", f"cannot be read: {error.strerror}", "Move it elsewhere.", fatal=True)
 
 
 def _sync_time(folder: Path) -> float:

@@ -11,19 +11,23 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sapwood.app import App
+from sapwood.cli.operator_file import FILE
 from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.settings import Settings
-from sapwood.web.operator import FILE, PREFIX, Operator
+from sapwood.web.admin import Admin
+from sapwood.web.admin_http import PREFIX
 
 T = TypeVar("T")
 
 TIMEOUT = 600.0
 SOON = 5.0
+LONG = ("backup", "restore", "verify")
+"""Requests without a timeout: they take as long as there is data."""
 
 
 def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
     """Send a request to the server of a data folder. Raises `Unavailable` if no server runs."""
-    return json.loads(_request(data, what, asked).read())
+    return json.loads(_request(data, what, asked, None if what in LONG else TIMEOUT).read())
 
 
 def ask_soon(data: str, what: str, **asked: Any) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def _line(answer: http.client.HTTPResponse) -> bytes:
 
 
 def ask_or_open(
-    data: str, what: str, here: Callable[[Operator], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
+    data: str, what: str, here: Callable[[Admin], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
 ) -> dict[str, Any]:
     """Send a request to the server of a data folder, or open the folder if no server runs."""
     try:
@@ -66,11 +70,11 @@ def ask_or_open(
     return _alone(data, here)
 
 
-def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
     async def work() -> T:
         async with App(agents=[], settings=Settings(data=data)) as app:
-            app.node.alarms.stop()  # without the classes nobody can be woken
-            return await here(Operator(app.node))
+            app.node.alarms.stop()  # without the classes no agent can be woken
+            return await here(Admin(app.node))
 
     try:
         return asyncio.run(work())
@@ -80,15 +84,15 @@ def _alone(data: str, here: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         ) from None
 
 
-def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIMEOUT) -> http.client.HTTPResponse:
+def _request(data: str, what: str, asked: dict[str, Any], patience: float | None = TIMEOUT) -> http.client.HTTPResponse:
     file = Path(data) / FILE
     try:
         found = json.loads(file.read_text())
         url, token, pid = urlsplit(str(found["url"])), found["token"], found.get("pid")
     except FileNotFoundError:
+        problem = "No server runs on the data folder {!r}." if Path(data).is_dir() else "There is no data folder {!r}."
         raise Unavailable(
-            f"No server runs on the data folder {data!r}. Start one with `sapwood serve`, or pass another "
-            "folder with --data."
+            f"{problem.format(data)} Start a server with `sapwood serve`, or pass another folder with --data."
         ) from None
     except PermissionError:
         raise UsageError(
@@ -103,7 +107,7 @@ def _request(data: str, what: str, asked: dict[str, Any], patience: float = TIME
         connection.request("POST", PREFIX + what, json.dumps(asked), headers)
         answer = connection.getresponse()
     except TimeoutError:
-        raise _silent(data, patience) from None
+        raise _silent(data, patience or TIMEOUT) from None
     except ConnectionResetError:
         raise _lost() from None
     except OSError:

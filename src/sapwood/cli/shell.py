@@ -16,10 +16,10 @@ import threading
 import types
 from typing import Any
 
-from sapwood.cli.loading import Loaded
+from sapwood.cli.app_loader import LoadedApp
 
 
-async def interact(loaded: Loaded) -> None:
+async def interact(loaded: LoadedApp) -> None:
     """Run the app with a prompt until the user leaves it."""
     async with loaded.app as app:
         names: dict[str, Any] = {"app": app, **{cls.__name__: cls for cls in app.agents}}
@@ -55,7 +55,7 @@ class AsyncConsole(code.InteractiveConsole):
             raise
         except concurrent.futures.CancelledError:
             self.write("KeyboardInterrupt\n")
-        except BaseException:  # noqa: BLE001 - whatever was typed; the prompt shows it and goes on
+        except BaseException:  # noqa: BLE001 - whatever was typed; the prompt shows it and continues
             self.showtraceback()
 
     async def _run(self, code: types.CodeType) -> None:

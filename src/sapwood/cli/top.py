@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from sapwood.cli.quantities import counted, lasted, size
 from sapwood.cli.terminal import Text
-from sapwood.cli.words import counted, lasted, size
 
 WIDE = 90
 POOL = 8

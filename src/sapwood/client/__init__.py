@@ -7,7 +7,7 @@ async with connect("http://127.0.0.1:8000", Inbox, "alice") as alice:
 ```
 """
 
-from sapwood.client.connecting import connect
+from sapwood.client.connector import connect
 from sapwood.client.remote import RemoteAgent
 from sapwood.wire.methods import ExposedMethod
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from sapwood.errors import InvalidArguments, InvalidResult, NotCopyable
-from sapwood.kernel.classes import Method
-from sapwood.kernel.copying import to_json, unjson_hook
+from sapwood.kernel.marshal.agent_class import Method
+from sapwood.kernel.marshal.copier import to_json, unjson_hook
 
 
 def encode(value: object, what: str) -> bytes:

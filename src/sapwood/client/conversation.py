@@ -16,11 +16,11 @@ from sapwood.address import Address, kebab
 from sapwood.client.calls import Decoder, RemoteMethod, encode
 from sapwood.client.link import Link, Socket
 from sapwood.errors import ChildFailed, Refused, SapwoodError, TimedOut, Unavailable
-from sapwood.kernel.actor import again
-from sapwood.kernel.classes import AgentClass
-from sapwood.kernel.context import current, deadline_of
-from sapwood.kernel.ports import NotBegun
-from sapwood.wire import hearing
+from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.marshal.call import current, deadline_of
+from sapwood.kernel.marshal.exceptions import again
+from sapwood.kernel.ports.placement import NotBegun
+from sapwood.wire import client_frames, final_errors
 
 log = logging.getLogger(__name__)
 
@@ -48,41 +48,41 @@ class Conversation:
         self.agent = kebab(address.type)
         self.link = Link(address, dial, self, delay)
         self._timeout = timeout
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingRequest] = {}
         self._news = News()
         self._messages: deque[str | bytes] = deque()
         self._dropped = 0
         self._state: Any = None
         self._state_text = b""
-        """The state, as long as nobody has wanted to know it: so what cannot be read is an error where it is read."""
+        """The state, until the caller first reads it: so what cannot be decoded is an error where it is read."""
         self._states = 0
         self._is_known = False
 
     def opened(self) -> None:
         self._is_known = False
         if self.kind.overrides("send_protocol_frames"):
-            self.link.greeted()  # it may greet nobody
+            self.link.greeted()  # its agent may send no greeting
 
     def heard(self, message: str | bytes) -> None:
-        frame = hearing.hear(message) if isinstance(message, str) else None
+        frame = client_frames.hear(message) if isinstance(message, str) else None
         match frame:
             case None:
                 self._keep_message(message)
-            case hearing.Answer():
+            case client_frames.AnswerFrame():
                 if (waiting := self._waiting.get(frame.id)) is not None:
                     waiting.answered(frame, self.address)
-            case hearing.Identity():
+            case client_frames.Identity():
                 self.name, self.agent = frame.name, frame.agent
                 self._is_known = True
                 if not frame.state_follows:
                     self.link.greeted()
-            case hearing.State():
+            case client_frames.StateFrame():
                 self._know_state(frame.value)
                 if self._is_known:
                     self.link.greeted()
-            case hearing.Greeted():
+            case client_frames.GreetingEnd():
                 self.link.greeted()
-            case hearing.StateRefused():
+            case client_frames.StateRefused():
                 log.warning("state refused address=%s: %s", self.address, frame.error)
 
     def lost(self, error: SapwoodError) -> None:
@@ -120,8 +120,8 @@ class Conversation:
         text = encode(state, f"The state of {self.address}")
         call_id = uuid4().hex
         # Known when it is answered, not when it is sent: what others set before is heard before.
-        answer = partial(Answer, lambda _: self._know_state(text), Refused)
-        await self._ask(call_id, hearing.change_state(call_id, text), answer, "set_state")
+        answer = partial(PendingAnswer, lambda _: self._know_state(text), Refused)
+        await self._ask(call_id, client_frames.change_state(call_id, text), answer, "set_state")
 
     def _keep_message(self, message: str | bytes) -> None:
         if len(self._messages) >= KEPT_MESSAGES:
@@ -145,18 +145,18 @@ class Conversation:
 
     async def call(self, method: RemoteMethod, arguments: bytes) -> Any:
         call_id = uuid4().hex
-        answer = partial(Answer, lambda text: method.decode(text) if text else None)
-        return await self._ask(call_id, hearing.call(call_id, method.name, arguments), answer, method.name)
+        answer = partial(PendingAnswer, lambda text: method.decode(text) if text else None)
+        return await self._ask(call_id, client_frames.call(call_id, method.name, arguments), answer, method.name)
 
-    async def _ask(self, id: str, frame: str, make: Callable[[], Answer], what: str) -> Any:
+    async def _ask(self, id: str, frame: str, make: Callable[[], PendingAnswer], what: str) -> Any:
         async with within(self._limit(), lambda: self._late(f"answer {what}()")):
             while True:
                 try:
                     return await self._ask_once(id, frame, make())
                 except NotBegun:
-                    pass  # the server stops, and whoever takes its place is asked
+                    pass  # the server stops, and its successor is asked
 
-    async def _ask_once(self, id: str, frame: str, answer: Answer) -> Any:
+    async def _ask_once(self, id: str, frame: str, answer: PendingAnswer) -> Any:
         socket: Socket | None = None
         try:
             socket = await self.link.ready()
@@ -165,7 +165,7 @@ class Conversation:
             return await answer.value
         finally:
             if self._waiting.pop(id, None) is not None and socket is not None and not answer.has_come:
-                self.link.post(socket, hearing.cancel(id))
+                self.link.post(socket, client_frames.cancel(id))
 
     async def stream(self, method: RemoteMethod, arguments: bytes, limit: float | None) -> AsyncGenerator[Any, None]:
         call_id, items = uuid4().hex, Items()
@@ -174,7 +174,7 @@ class Conversation:
             async with within(limit, lambda: self._late(f"answer {method.name}()")):
                 socket = await self.link.ready()
                 self._waiting[call_id] = items
-                await self.link.send(socket, hearing.call(call_id, method.name, arguments))
+                await self.link.send(socket, client_frames.call(call_id, method.name, arguments))
             while True:
                 async with within(limit, lambda: self._late(f"end {method.name}()")):
                     text = await items.next()
@@ -183,7 +183,7 @@ class Conversation:
                 yield method.decode(text)
         finally:
             if self._waiting.pop(call_id, None) is not None and socket is not None and not items.ended:
-                self.link.post(socket, hearing.cancel(call_id))
+                self.link.post(socket, client_frames.cancel(call_id))
 
     def _limit(self) -> float | None:
         """Return until when something that begins now has time."""
@@ -198,22 +198,24 @@ class Conversation:
         return TimedOut(f"{self.address} did not {what} in time.{why}", path=self.address.segments)
 
 
-class Waiting(Protocol):
+class PendingRequest(Protocol):
     """Something that was asked and not answered to the end."""
 
-    def answered(self, answer: hearing.Answer, address: Address) -> None: ...
+    def answered(self, answer: client_frames.AnswerFrame, address: Address) -> None: ...
 
     def failed(self, error: SapwoodError) -> None: ...
 
 
-def _said(answer: hearing.Answer, address: Address, kind: type[SapwoodError]) -> SapwoodError:
+def _said(answer: client_frames.AnswerFrame, address: Address, kind: type[SapwoodError]) -> SapwoodError:
     text = answer.error or ""
     if answer.code == Unavailable.code:
         return Unavailable(text)
+    if (final := final_errors.KINDS.get(answer.code)) is not None:
+        return final(text)
     return ChildFailed(text, path=address.segments) if kind is ChildFailed else kind(text)
 
 
-class Answer:
+class PendingAnswer:
     """One answer to come."""
 
     def __init__(self, read: Callable[[bytes], Any], refusal: type[SapwoodError] = ChildFailed) -> None:
@@ -225,7 +227,7 @@ class Answer:
     def has_come(self) -> bool:
         return self.value.done() and not self.value.cancelled()
 
-    def answered(self, answer: hearing.Answer, address: Address) -> None:
+    def answered(self, answer: client_frames.AnswerFrame, address: Address) -> None:
         if self.value.done():
             return
         if answer.error is not None:
@@ -250,7 +252,7 @@ class Items:
         self._news = News()
         self.ended = False
 
-    def answered(self, answer: hearing.Answer, address: Address) -> None:
+    def answered(self, answer: client_frames.AnswerFrame, address: Address) -> None:
         if answer.error is not None:
             self.failed(_said(answer, address, ChildFailed))
             return

@@ -11,6 +11,7 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import InvalidResult, NotFound, Refused, Unavailable, UsageError
+from sapwood.wire import final_errors
 from sapwood.wire.methods import ExposedMethod, MethodList
 
 LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -36,6 +37,8 @@ async def get_methods(
         raise Unavailable(f"{address} cannot be reached: {str(error) or type(error).__name__}.") from error
     if not response.is_success:
         text = f"The server does not list the methods of {address}: it answers {response.status_code}."
+        if (final := final_errors.KINDS.get(response.headers.get(final_errors.HEADER, ""))) is not None:
+            raise final(response.text)
         if response.status_code == NOT_FOUND:
             raise NotFound(text, path=address.segments)
         raise (Unavailable if response.status_code in LATER else Refused)(text)

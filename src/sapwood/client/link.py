@@ -16,10 +16,11 @@ from typing import Protocol
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Refused, SapwoodError, Unavailable
-from sapwood.kernel.actor import again
-from sapwood.kernel.ports import NotBegun
-from sapwood.kernel.sockets import RESTARTING, SETTLED
+from sapwood.kernel.actors.sockets import RESTARTING, SETTLED
+from sapwood.kernel.marshal.exceptions import again
+from sapwood.kernel.ports.placement import NotBegun
 from sapwood.timings import DEFAULTS, Timings
+from sapwood.wire import final_errors
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Link:
         self._posting: set[Task[None]] = set()
         self.ended = False
         self.problem = "no attempt yet"
-        """Why there is no connection, for whoever waited for one in vain."""
+        """Why there is no connection, for callers that waited for one in vain."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -193,6 +194,8 @@ class Link:
         return loop.time() - began
 
     def _final(self, code: int, reason: str) -> SapwoodError:
+        if (error := final_errors.from_close(code, reason)) is not None:
+            return error
         text = f"The server refused the connection to {self._address}: {reason or 'no reason given'} ({code})."
         return NotFound(text, path=self._address.segments) if code == NO_SUCH_AGENT else Refused(text)
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from sapwood.address import Address
 from sapwood.client.calls import RemoteMethod, encode
 from sapwood.client.conversation import Conversation
-from sapwood.kernel.context import current, deadline_of
+from sapwood.kernel.marshal.call import current, deadline_of
 from sapwood.wire.methods import ExposedMethod
 
 A_co = TypeVar("A_co", covariant=True)
@@ -111,7 +111,7 @@ class RemoteStub:
         self.__dict__["_talk"] = talk
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name == "_talk":  # a stub without one is being made by somebody else, such as pickle
+        if name == "_talk":  # a stub without one is being made by other code, such as pickle
             raise AttributeError(name)
         talk = self._talk
         method = RemoteMethod(talk.kind.method(name))

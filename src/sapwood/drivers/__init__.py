@@ -1,1 +1,1 @@
-"""Drivers beyond the process: what says when turns and runs go on, for those who have such a thing already."""
+"""Drivers outside of the process: they decide when turns and runs continue, for teams that already use one."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sapwood.capabilities.children import Children, SubAgentStatus, Subtree
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.agent_base import AgentBase
-from sapwood.kernel.registry import SubAgent
-from sapwood.runs.runner import Runs
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.children_table import SubAgent
+from sapwood.kernel.marshal.agent_base import AgentBase
+from sapwood.runs.dispatch.lifecycle import Runs
 
 
 class AgentChildren:

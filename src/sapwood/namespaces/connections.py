@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.capabilities.connections import Connection, Connections
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actors.actor import Actor
 
 
 class AgentConnections:

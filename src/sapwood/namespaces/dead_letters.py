@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sapwood.capabilities.agenda import Agenda
-from sapwood.capabilities.calls import DeadLetter
-from sapwood.kernel.actor import Actor
+from sapwood.capabilities.dead_letters import DeadLetter
+from sapwood.capabilities.due_work import Agenda
+from sapwood.kernel.actors.actor import Actor
 
 
 class AgentDeadLetters:
@@ -25,4 +25,4 @@ class AgentDeadLetters:
     def list(self) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""
         self._actor.check_use()
-        return self._agenda.calls.dead_letters()
+        return self._agenda.calls.dead_letters.list()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sapwood.capabilities.agenda import Agenda
+from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.fiber_rows import Fiber
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actors.actor import Actor
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from sapwood.errors import UsageError
-from sapwood.kernel.actor import Actor
-from sapwood.runs.asker import Asker
-from sapwood.runs.question import Answer, Question, Roles, author_of_code
-from sapwood.runs.questions import Questions, approval
+from sapwood.kernel.actors.actor import Actor
+from sapwood.runs.questions.asker import Asker
+from sapwood.runs.questions.questions import Questions, approval
+from sapwood.runs.tables.question import Answer, Question, Roles, author_of_code
 
 T = TypeVar("T")
 
@@ -18,7 +18,8 @@ class AgentQuestions:
     """The open questions of this agent and of everything below it.
 
     A question is a tool call that requires approval, or what code asks with `ask`. An answer names a `Question`, or
-    the id of a question of this agent itself. The first answer counts.
+    the id of a question of this agent itself. The first answer counts. A `Question` that has changed since it was
+    listed is not open.
     """
 
     def __init__(self, actor: Actor) -> None:

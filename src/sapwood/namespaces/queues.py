@@ -7,7 +7,7 @@ from typing import ParamSpec
 
 from sapwood.capabilities.queue import Queue, QueuedCall
 from sapwood.errors import UsageError
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actors.actor import Actor
 from sapwood.when import DEFAULT_RETRY, Retry, is_a
 
 P = ParamSpec("P")

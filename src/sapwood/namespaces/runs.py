@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.agent_base import AgentBase
-from sapwood.kernel.classes import known
-from sapwood.runs.clients import RunClients
-from sapwood.runs.contract import CANCELLED
-from sapwood.runs.fanning import Branch, Fanning
-from sapwood.runs.outcomes import Outcomes
-from sapwood.runs.registry import Run
-from sapwood.runs.runnable import Runnable
-from sapwood.runs.runner import Runs
-from sapwood.runs.sweeping import Sweeper
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_base import AgentBase
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.runs.dispatch.cleanup import Sweeper
+from sapwood.runs.dispatch.fan_out import Branch, FanOut
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.results import Outcomes
+from sapwood.runs.execution.clients import RunClients
+from sapwood.runs.execution.contract import CANCELLED
+from sapwood.runs.tables.runnable import Runnable
+from sapwood.runs.tables.runs_table import Run
 from sapwood.when import Retry
 
 I = TypeVar("I")  # noqa: E741 - input
@@ -79,7 +79,7 @@ class AgentRuns:
         cancelled as soon as this many runs completed, or can no longer complete. `concurrency` is the number of runs
         at a time. After a crash, runs that ended do not run again.
         """
-        return await self._actor.of(Fanning).gather(
+        return await self._actor.of(FanOut).gather(
             branches, fail_fast=fail_fast, quorum=quorum, concurrency=concurrency
         )
 
@@ -88,7 +88,7 @@ class AgentRuns:
 
         If none completes, return the run of the first branch.
         """
-        return await self._actor.of(Fanning).race(branches)
+        return await self._actor.of(FanOut).race(branches)
 
     async def pipeline(self, input: Any, *steps: type[AgentBase] | Branch) -> Run:
         """Run steps one after the other, and return the `Run` of the last: its `output` is the result.
@@ -97,7 +97,7 @@ class AgentRuns:
         without an input. If a step does not complete, `PipelineFailed` names it and later steps do not start.
         After a crash, completed steps do not run again.
         """
-        return await self._actor.of(Fanning).pipeline(input, steps)
+        return await self._actor.of(FanOut).pipeline(input, steps)
 
     async def map(
         self,
@@ -110,7 +110,7 @@ class AgentRuns:
         retry: Retry | None = None,
     ) -> list[Run[O]]:
         """Run `cls` for each input, `concurrency` at a time, and return the runs in the order of the inputs."""
-        return await self._actor.of(Fanning).map(
+        return await self._actor.of(FanOut).map(
             cls, inputs, concurrency=concurrency, timeout=timeout, display=display, retry=retry
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.capabilities.schedules import Schedule, Schedules
-from sapwood.kernel.actor import Actor
+from sapwood.kernel.actors.actor import Actor
 
 
 class AgentSchedules:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sapwood.capabilities.accounts import Accounts
-from sapwood.kernel.actor import Actor
-from sapwood.kernel.spending import Usage
+from sapwood.capabilities.model_usage import Accounts
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.trees.usage import Usage
 
 
 class AgentSpending:

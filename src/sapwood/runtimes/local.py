@@ -11,13 +11,17 @@ from typing import Protocol
 
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import UsageError
-from sapwood.kernel.answering import Answering
-from sapwood.kernel.far import Far
-from sapwood.kernel.gate import DiskGate, ProcessGate
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Directory, Gate, Transport
-from sapwood.runtimes.arranging import ALONE, arrange
+from sapwood.kernel.durability.local_gates import DiskGate, ProcessGate
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.rpc_server import RpcServer
+from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.placement import Directory
+from sapwood.kernel.ports.transport import Transport
+from sapwood.kernel.rpc.remote import Peers
+from sapwood.randomness import SYSTEM, Random
+from sapwood.runtimes.repartition import ALONE, arrange
 from sapwood.settings import Durability, Settings
+from sapwood.storage.availability import refusals
 from sapwood.storage.files import Files, FolderLock
 from sapwood.timings import DEFAULTS, Timings
 
@@ -83,15 +87,21 @@ class LocalRuntime:
         files: Files | None = None,
         share: Share | None = None,
         timings: Timings = DEFAULTS,
+        random: Random = SYSTEM,
     ) -> None:
         self._settings = settings
         self._timings = timings
         self._clock = clock or SystemClock()
-        self._files = files or Files()
+        self._random = random
+        self._files = files or Files(random)
         self._share = share
         self._lock: Lock | None = None
 
     async def start(self, deps: object) -> Node:
+        with refusals():
+            return self._start(deps)
+
+    def _start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
         gate = self.make_gate()
         fitting = databases_that_fit(self._settings.connections, synced=gate.synced)
@@ -104,7 +114,9 @@ class LocalRuntime:
         far = (
             None
             if share is None
-            else Far(share.directory, share.transport, asyncio.get_running_loop(), self._settings.limits)
+            else Peers(
+                share.directory, share.transport, asyncio.get_running_loop(), self._settings.limits, self._random
+            )
         )
         node = Node(
             self._settings,
@@ -119,9 +131,10 @@ class LocalRuntime:
             pool="" if share is None else share.pool,
             restarts=0 if share is None else share.restarts,
             timings=self._timings,
+            random=self._random,
         )
         if far is not None:
-            Answering(node, far)
+            RpcServer(node, far)
         return node
 
     def _hold(self, folder: Path) -> Lock:

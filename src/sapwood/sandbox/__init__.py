@@ -10,8 +10,8 @@ async def run_python(self, code: str) -> str:
 
 from sapwood.sandbox.bubblewrap import Bubblewrap
 from sapwood.sandbox.contract import Answer, CodeFailure, CodeLimits, CodeResult, Ended, Executor, Paused, Task
+from sapwood.sandbox.execution import run_code
 from sapwood.sandbox.monty import Monty
-from sapwood.sandbox.running import run_code
 
 __all__ = [
     "Answer",

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sapwood.errors import InvalidArguments, NotCopyable, OverLimit, SapwoodError, UsageError
-from sapwood.kernel.classes import Signature
-from sapwood.kernel.copying import Copier
+from sapwood.kernel.marshal.copier import Copier
+from sapwood.kernel.marshal.signatures import Signature
 from sapwood.sandbox.contract import Answer
 
 PLAIN = Copier(Any, "It")

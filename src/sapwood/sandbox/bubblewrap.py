@@ -1,6 +1,6 @@
 """Runs code in CPython behind Bubblewrap: for code that needs packages, and the whole language.
 
-The code has namespaces of its own: no network, no processes but its own, a file system of
+The code has its own namespaces: no network, no processes but its own, a file system of
 which it sees Python and the system's libraries, read-only, and an empty folder for itself.
 It shares the kernel with the host, which Monty's does not: prefer Monty where it will do.
 
@@ -32,7 +32,7 @@ from sapwood.sandbox.contract import Answer, CodeFailure, Ended, Paused, Task
 from sapwood.sandbox.seccomp import MACHINES, filter_for
 from sapwood.wire import frames
 
-INSIDE = Path(__file__).with_name("inside.py")
+INSIDE = Path(__file__).with_name("guest.py")
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/alternatives", "/etc/ld.so.cache")
 ENVIRONMENT = {
     "HOME": "/tmp",
@@ -71,7 +71,7 @@ print(json.dumps([{sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_p
 """Says in which folders a Python lives, and which links lead to it."""
 
 
-class Call(msgspec.Struct, array_like=True):
+class HostCall(msgspec.Struct, array_like=True):
     """A call that code made, and what was answered."""
 
     function: str
@@ -80,11 +80,11 @@ class Call(msgspec.Struct, array_like=True):
     answer: tuple[Any, tuple[str, str] | None] | None = None
 
 
-class Said(msgspec.Struct):
+class CodeOutcome(msgspec.Struct):
     """What came of a stretch of code, as it says itself."""
 
     printed: str = ""
-    call: Call | None = None
+    call: HostCall | None = None
     value: Any = None
     failure: CodeFailure | None = None
 
@@ -119,7 +119,7 @@ class Bubblewrap:
             raise StoredDataError(f"The stored calls of interrupted code cannot be decoded: {error}") from None
         return await self._run(task, calls)
 
-    async def _run(self, task: Task, calls: list[Call]) -> Paused | Ended:
+    async def _run(self, task: Task, calls: list[HostCall]) -> Paused | Ended:
         command = await self._command(task)
         given = {"code": task.code, "names": sorted(task.names), "inputs": dict(task.inputs), "calls": calls}
         text = msgspec.json.encode({**given, "limits": asdict(task.limits)})
@@ -127,7 +127,7 @@ class Bubblewrap:
         if isinstance(told, CodeFailure):
             return Ended(failure=told)
         try:
-            said = frames.read_json(told, Said)
+            said = frames.read_json(told, CodeOutcome)
         except msgspec.MsgspecError as error:
             return Ended(failure=CodeFailure("crashed", f"The response of the sandbox cannot be decoded: {error}"))
         if said.call is None:
@@ -331,11 +331,11 @@ def _not_here(said: str) -> str:
 
 
 async def _beginning(stream: asyncio.StreamReader) -> str:
-    """Return how a stream begins; read all of it, so that nobody waits who writes to it."""
+    """Return how a stream begins; read all of it, so that its writer does not block."""
     said = bytearray()
     while part := await stream.read(2**14):
         said += part[: 2000 - len(said)]
     return said.decode(errors="replace")
 
 
-CALLS = msgspec.json.Decoder(list[Call]).decode
+CALLS = msgspec.json.Decoder(list[HostCall]).decode

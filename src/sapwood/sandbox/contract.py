@@ -1,7 +1,7 @@
 """The contract between an executor and its caller: a task, pauses, answers and an end.
 
 An executor is handed a task and runs it until it calls a host function or is over. What it
-hands back at a call is all it needs to go on later, in this process or in another, once
+hands back at a call is all it needs to continue later, in this process or in another, once
 there is an answer: nothing of a run lives in memory while its host function is at work.
 """
 

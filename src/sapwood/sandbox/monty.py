@@ -1,8 +1,8 @@
-"""Runs code in Monty: a Python of its own, written in Rust, that has no files, no network and no host to reach.
+"""Runs code in Monty: a separate Python implementation in Rust, without access to files, network or the host.
 
-Each stretch of code, from the start or a host function's answer to the next call, has a
-process of its own, which ends with it. Monty writes down where the code is when it calls; a
-fresh process goes on from there.
+Each stretch of code, from the start or a host function's answer to the next call, has its
+own process, which ends with it. Monty writes down where the code is when it calls; a
+fresh process continues from there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Monty:
             return await stretch.run(begun)
 
     async def resume(self, task: Task, snapshot: bytes, answer: Answer) -> Paused | Ended:
-        """Go on where the code called a host function. Its limits, and what it took of them, are in the snapshot."""
+        """Continue where the code called a host function. Its limits, and what it took of them, are in the snapshot."""
         pydantic_monty = await _library()
         async with self._session(task) as session:
             try:
@@ -106,7 +106,7 @@ class Snapshot(msgspec.Struct):
     dump: bytes
     """Monty's own."""
     owed: dict[int, Answer]
-    """Answers that the code awaits and has not come by yet, because other parts of it still run; by Monty's number
+    """Answers that the code awaits and has not received yet, because other parts of it still run; by Monty's number
     of the call."""
 
 
@@ -132,7 +132,7 @@ class Stretch:
         self._left -= len(data)
         if self._left < 0:
             self._left, self._flooded = 0, True
-            self._loop.call_soon_threadsafe(self._full.set)  # Monty calls this from a thread of its own
+            self._loop.call_soon_threadsafe(self._full.set)  # Monty calls this from its own thread
             raise MemoryError("too much was printed")
 
     async def run(self, begun: Awaitable[Any]) -> Paused | Ended:

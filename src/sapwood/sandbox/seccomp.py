@@ -108,7 +108,7 @@ def filter_for(machine: str) -> bytes | None:
         (RETURN, 0, 0, REFUSE | errno.EPERM),
         (RETURN, 0, 0, ALLOW),
         (EQUAL, 0, 1, CLONE3),
-        (RETURN, 0, 0, REFUSE | errno.ENOSYS),  # its flags are out of sight; whoever hears this uses clone
+        (RETURN, 0, 0, REFUSE | errno.ENOSYS),  # its flags are out of sight; callers that get this use clone
         # Each jumps over those after it, the comparison with clone and what allows.
         *((EQUAL, after + 2, 0, number) for after, number in zip(reversed(range(len(numbers))), numbers, strict=True)),
         (EQUAL, 2, 0, clone),

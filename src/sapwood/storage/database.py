@@ -11,10 +11,10 @@ mode, and each owner's tables appear with that owner's first write.
 from __future__ import annotations
 
 import logging
-import shutil
+import stat
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,17 +29,19 @@ from sapwood.errors import (
     SapwoodError,
     SlowSql,
     SqlError,
-    StoredDataError,
     Unavailable,
     UsageError,
 )
+from sapwood.storage.availability import StorageUnavailable, refused_by
+from sapwood.storage.engine import NO_CHECKSUMS, has_checksums
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE, empty_image, is_cut, wal_bytes
+from sapwood.storage.marks import Mark, Marks, clear_log_after, generation_of, loss, position, stored_version
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
-from sapwood.storage.permitted import is_reserved, no_look, no_use
-from sapwood.storage.reader import Reader
+from sapwood.storage.query_reader import QueryReader
 from sapwood.storage.rows import Rows, SqlValue
-from sapwood.storage.sql_errors import argument_error, sql_error
+from sapwood.storage.sql_errors import DatabaseDamage, argument_error, damage, opening_error, refusal_of, sql_error
+from sapwood.storage.sql_permissions import is_reserved, no_look, no_use
 from sapwood.timings import DEFAULTS
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,6 @@ PROGRESS_STEPS = 50_000
 NEVER = float("inf")
 READING = ("SELECT", "PRAGMA")
 """How those of the framework's own statements begin that write nothing."""
-DISK_IS_FULL = 1024 * 1024
 
 # User statements and the framework's own share one cache of prepared statements, and
 # SQLite asks the authorizer only when it prepares. Different flags keep them apart: a
@@ -57,21 +58,7 @@ USER_FLAGS = apsw.SQLITE_PREPARE_PERSISTENT
 OWN_FLAGS = 0
 
 
-def _without_lookaside() -> None:
-    """Have SQLite not set aside memory for every connection: it would double what an open database costs.
-
-    A setting of the whole library, so only while nobody in the process has a connection.
-    """
-    if not apsw.connections():
-        apsw.shutdown()
-        apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, 0, 0)
-        apsw.initialize()  # apsw's SQLite does not do it by itself, and without it has no mutexes
-
-
-_without_lookaside()
-
-
-class Owner(Protocol):
+class SliceOwner(Protocol):
     """The owner of the slices that write to a database."""
 
     def before_create(self, database: Database) -> None:
@@ -91,7 +78,15 @@ class Owner(Protocol):
         ...
 
     def lost(self, database: Database, error: BaseException) -> None:
-        """Called when SQLite rolled back the transaction: it is unknown which writes are left."""
+        """Called when the transaction was undone: by SQLite, by a refused write, or because the file is damaged."""
+        ...
+
+    def refused(self, error: StorageUnavailable) -> None:
+        """Called when the operating system refuses to write to a file, or to open it."""
+        ...
+
+    def damaged(self, database: Database, how: str) -> SapwoodError:
+        """Return the error to raise for a damaged file: it names the file and what the operator can do."""
         ...
 
 
@@ -113,18 +108,23 @@ class Database:
         "_for_user",
         "_in_block",
         "_looking",
+        "_marks",
+        "_now",
         "_owner",
         "_reader_frames",
         "_savepoints",
         "_sql_timeout",
         "_stale",
         "_synced",
+        "_version",
         "_versions",
         "beside",
+        "damage",
         "descriptor",
         "exists",
         "frames",
         "in_transaction",
+        "is_marked",
         "last_used",
         "let_go",
         "max_bytes",
@@ -139,26 +139,30 @@ class Database:
         self,
         path: Path,
         files: Files,
-        owner: Owner,
+        owner: SliceOwner,
         *,
         exists: bool,
         synced: bool,
         sql_timeout: float,
         max_bytes: int,
+        marks: Marks | None = None,
         checkpoint_frames: int = DEFAULTS.checkpoint_frames,
         reader_frames: int = DEFAULTS.reader_frames,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self.exists = exists
         self.removed = False
         """True once the agent was deleted: the file may never come back under this name."""
         self.let_go = False
-        """True once the agent sleeps: whoever wakes it makes another object, and the file can be opened only once."""
+        """True once the agent sleeps: waking it makes another object, and the file can be opened only once."""
+        self.damage: SapwoodError | None = None
+        """Set once a statement found the file damaged. From then on, it is neither read nor written."""
         self.max_bytes = max_bytes
         self._checkpoint_frames = checkpoint_frames
         self._reader_frames = reader_frames
         self.in_transaction = False
-        self.readers: set[Reader] = set()
+        self.readers: set[QueryReader] = set()
         """The queries of `read_sql` that run on other threads. No checkpoint runs before they end."""
         self.frames = 0
         """Frames in the WAL after the last commit."""
@@ -172,14 +176,20 @@ class Database:
         self.undone = 0
         """How often a block was undone: what was read before may no longer be true."""
         self.last_used = 0.0
-        """When a statement last ran, by the monotonic clock."""
+        """When a statement last ran, by the clock that was handed in."""
+        self._now = now
+        self.is_marked = True
+        """Whether its mark names every commit."""
+        self._marks = marks
+        self._version = 0
+        """How often the WAL was copied into the file."""
         self._files = files
         self._owner = owner
         self._synced = synced
         self._sql_timeout = sql_timeout
         self._connection: apsw.Connection | None = None
         self._cursor: apsw.Cursor | None = None
-        """For the user's statements, of which nobody knows beforehand whether they write."""
+        """For the user's statements, of which it is unknown beforehand whether they write."""
         self._versions: dict[str, int] = {}
         self._for_user = ""
         self._looking = False
@@ -215,18 +225,18 @@ class Database:
             raise NotFound("This agent was deleted.")
         if self.let_go:
             raise Unavailable("This agent went to sleep.")
-        if not self.exists:
-            self._owner.before_create(self)
-            if self._synced and self.wal.exists():
-                # A loss of power at its birth kept this name and lost the file's own: nobody was told what is in it.
-                self._files.remove(self.wal)
-            self.descriptor = self._files.create(self.path, empty_image())
-            self.exists = True
-        else:
-            self._mend_birth()
-            self.descriptor = self._files.open(self.path) if self._synced else None
+        mark: Mark | None = None
+        try:
+            mark = self._open_file()
+        except OSError as error:
+            if (refusal := refused_by(error)) is None:
+                raise
+            if not self.exists:
+                self._owner.lost(self, refusal)
+            raise self._told(refusal) from error
         if not self._synced:
             self._close_descriptor()
+        frames = 0
         connection: apsw.Connection | None = None
         try:
             connection = apsw.Connection(
@@ -242,21 +252,52 @@ class Database:
                 f"PRAGMA synchronous = {'NORMAL' if self._synced else 'OFF'}; PRAGMA foreign_keys = ON;"
                 f"{self._max_pages()}"
             ).fetchall()
+            if not has_checksums(connection):
+                raise DatabaseDamage(NO_CHECKSUMS)
             self._read_versions(connection)
-        except apsw.Error as error:
+            frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+            self._compare(mark, frames)
+        except (apsw.Error, DatabaseDamage) as error:
             if connection is not None:
                 connection.close(True)  # or it has the file locked for as long as the error is remembered
             self._close_descriptor()
-            raise StoredDataError(f"The database {self.path.name} cannot be opened: {error}") from error
+            failure = error if isinstance(error, DatabaseDamage) else opening_error(error, self.path)
+            if isinstance(failure, DatabaseDamage):
+                raise self._owner.damaged(self, str(failure)) from error
+            raise self._told(failure) from error
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         connection.set_wal_hook(self._note_frames)
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._out_of_time, PROGRESS_STEPS)
-        self.frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+        self.frames = frames
         self._connection = connection
         self._new_cursor()
         self._owner.opened(self)
         return connection
+
+    def _open_file(self) -> Mark | None:
+        """Create the file, or open it to sync it. Return how far it was written."""
+        if not self.exists:
+            self._owner.before_create(self)
+            if self._synced and self.wal.exists():
+                # A loss of power at its birth kept this name and lost the file's own: no caller has an answer about it.
+                self._files.remove(self.wal)
+            self.descriptor = self._create()
+            self.exists = True
+            return None
+        if not self.path.exists():
+            raise self._owner.damaged(self, "it is missing")
+        mark = self._find_mark()
+        self._mend_birth(mark)
+        self._version = 0 if self._marks is None else stored_version(self.path)
+        self.descriptor = self._files.open(self.path) if self._synced else None
+        return mark
+
+    def _told(self, error: SapwoodError) -> SapwoodError:
+        """Return an error, after reporting it to the owner if the operating system refused something."""
+        if isinstance(error, StorageUnavailable):
+            self._owner.refused(error)
+        return error
 
     def _new_cursor(self) -> None:
         assert self._connection is not None
@@ -269,16 +310,77 @@ class Database:
         rows = connection.execute("SELECT owner, max(number) FROM sapwood_migrations GROUP BY owner").fetchall()
         self._versions = {str(owner): int(number) for owner, number in rows}  # pyright: ignore[reportArgumentType]
 
-    def _mend_birth(self) -> None:
+    def _create(self) -> int:
+        try:
+            return self._files.create(self.path, empty_image())
+        except FileExistsError:
+            mark = self._find_mark()
+            if mark is None or mark.counts(self._files.boot):
+                raise self._owner.damaged(self, "it exists, though the file of its parent does not name it") from None
+            # A restart of the machine took the row of the parent, and left this.
+            log.warning("removing the file of an unknown agent file=%s", self.path)
+            self._files.remove(self.path)
+            self._files.remove(self.wal)
+            return self._files.create(self.path, empty_image())
+
+    def _mend_birth(self, mark: Mark | None) -> None:
         """Write the empty image again if a crash cut the file's very first write short.
 
         Then the file is the image with sectors missing, and all it ever held is in the
         WAL: the image below it may be put back. SQLite would throw the WAL of an empty
         file away.
         """
-        image = empty_image()
-        if self.path.stat().st_size <= len(image) and is_cut(self.path.read_bytes()):
+        image, found = empty_image(), self.path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise self._owner.damaged(self, "it is not a file")
+        if mark is not None and (mark.generation or not mark.frames) and mark.counts(self._files.boot):
+            return  # the file held something itself
+        if found.st_size <= len(image) and is_cut(self.path.read_bytes()):
             self._files.overwrite(self.path, image)
+
+    def _find_mark(self) -> Mark | None:
+        return None if self._marks is None else self._marks.find(self.path.stem)
+
+    def _compare(self, mark: Mark | None, frames: int) -> None:
+        """Raise `DatabaseDamage` if the file lacks something that it had and could not lose."""
+        boot = self._files.boot
+        if mark is None:
+            if self._marks is not None:
+                clear_log_after(self.path, frames, self._files)
+            return
+        generation = generation_of(self.path, frames)
+        how = loss(mark, self.path, generation, frames, self._version, boot)
+        if how is not None and mark.counts(boot):
+            raise DatabaseDamage(how)
+        if how is not None:
+            log.warning("writes lost in a restart of the machine file=%s lost=%s", self.path, how)
+        if mark.boot != boot:
+            clear_log_after(self.path, frames, self._files)
+        is_too_strong = mark.is_durable and not self._synced  # it counts for good, and what is written now may not
+        if mark.boot != boot or how is not None or (generation or 0) < mark.generation or is_too_strong:
+            # Not durable yet: what is in the log may be from a process that died before the disk had it.
+            self._store(position(self.path, frames, self._version, boot, is_durable=False))
+            self.is_marked = False
+        if is_too_strong and self._marks is not None:
+            self._marks.sync()  # else a power loss could bring it back
+
+    def mark(self) -> None:
+        """Store how far the file is written. Only when all of it is as durable as it will be."""
+        if self._connection is None or self.in_transaction or self.damage is not None:
+            return
+        try:
+            self._store(self._position(self.frames))
+        except FileNotFoundError:
+            self.damaged("it was removed while it was open")
+        else:
+            self.is_marked = True
+
+    def _position(self, frames: int) -> Mark:
+        return position(self.path, frames, self._version, self._files.boot, is_durable=self._synced)
+
+    def _store(self, mark: Mark) -> None:
+        if self._marks is not None:
+            self._marks.write(self.path.stem, mark)
 
     def close(self) -> None:
         """Let go of the file. Only between transactions; the next use opens it again."""
@@ -296,8 +398,7 @@ class Database:
     def execute(self, sql: str, *arguments: SqlValue) -> list[tuple[Any, ...]]:
         """Run one of the framework's own statements."""
         connection = self._ready()
-        self.last_used = time.monotonic()
-        self._deadline = self.last_used + self._sql_timeout
+        self.last_used, self._deadline = self._now(), time.monotonic() + self._sql_timeout
         try:
             if not self.in_transaction and not sql.startswith(READING):
                 self._begin(sql)
@@ -311,8 +412,7 @@ class Database:
         """Run a statement of the user's, and read all its rows."""
         self._ready()
         assert self._cursor is not None
-        self.last_used = time.monotonic()
-        self._deadline = self.last_used + self._sql_timeout
+        self.last_used, self._deadline = self._now(), time.monotonic() + self._sql_timeout
         self._for_user = sql
         self._description = ()
         try:
@@ -334,11 +434,11 @@ class Database:
     def look(self, sql: str, arguments: Sequence[object], most: int) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Run a statement that can only read, the framework's tables too; return its columns and its first rows."""
         connection = self._ready()
-        self.last_used = time.monotonic()
+        self.last_used = self._now()
         cursor: Any = connection.cursor()
         cursor.exec_trace = self._before_statement
         connection.execute("PRAGMA query_only = ON", prepare_flags=OWN_FLAGS)
-        self._deadline = self.last_used + self._sql_timeout
+        self._deadline = time.monotonic() + self._sql_timeout
         self._for_user, self._description, self._looking = sql, (), True
         try:
             # Never from the cache of prepared statements: the authorizer is asked only when one is prepared.
@@ -356,6 +456,8 @@ class Database:
             connection.execute("PRAGMA query_only = OFF", prepare_flags=OWN_FLAGS)
 
     def _ready(self) -> apsw.Connection:
+        if self.damage is not None:
+            raise type(self.damage)(str(self.damage))
         if self._in_block is not None and self._owner.whose_slice() is not self._in_block:
             self.break_block()
         if self._broken_blocks and self._owner.whose_slice() in self._broken_blocks:
@@ -398,18 +500,25 @@ class Database:
             self._for_user, self._deadline = for_user, deadline
 
     def _translated(self, error: apsw.Error, sql: str) -> Exception:
-        """Return the error to raise; let the owner know if SQLite ended the transaction by itself."""
+        """Return the error to raise; notify the owner if SQLite itself ended the transaction."""
         assert self._connection is not None
         denied, self._denied = self._denied, None
-        lost = self.in_transaction and not self._connection.in_transaction
+        if (how := damage(error)) is not None:
+            return self.damaged(how)
+        writes = self.in_transaction
+        lost = writes and not self._connection.in_transaction
         if lost:
             self.in_transaction = self._attempt = False
             self._forget_blocks()
             self._all_undone()
+        if (refusal := refusal_of(error, self.path.parent)) is not None:
+            if writes:
+                self.rollback()
+                self._owner.lost(self, refusal)
+            return self._told(refusal)
+        if lost:
             self._owner.lost(self, error)
         if isinstance(error, apsw.FullError):
-            if shutil.disk_usage(self.path.parent).free < DISK_IS_FULL:
-                return Unavailable("The disk is full.")
             return OverLimit(
                 f"The database has reached its limit of {self.max_bytes} bytes. Delete rows, or raise "
                 "Limits(database_bytes=…).",
@@ -425,7 +534,7 @@ class Database:
                 f"SQLite rolled back the transaction ({error}): the writes of this slice are undone, and the "
                 "agent restarts."
             )
-        return sql_error(error, denied, sql, self.path.name)
+        return sql_error(error, denied, sql)
 
     def _authorize(self, action: int, first: str | None, second: str | None, schema: str | None, by: str | None) -> int:
         if not self._for_user:
@@ -443,6 +552,7 @@ class Database:
 
     def _note_frames(self, connection: apsw.Connection, name: str, frames: int) -> int:
         self.frames = frames
+        self.is_marked = False
         return apsw.SQLITE_OK
 
     def commit(self) -> None:
@@ -455,8 +565,25 @@ class Database:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK", prepare_flags=OWN_FLAGS)
             self._all_undone()
-            self._owner.lost(self, error)
+            if (how := damage(error)) is not None:
+                raise self.damaged(how) from error
+            refusal = refusal_of(error, self.path.parent)
+            self._owner.lost(self, refusal or error)
+            if refusal is not None:
+                raise self._told(refusal) from error
             raise Unavailable(f"The commit failed ({error}): its writes are undone, and the agent restarts.") from error
+
+    def damaged(self, how: str) -> SapwoodError:
+        """Return the error to raise for damage. The open transaction is undone, and the file not used any more.
+
+        A write to it would be acknowledged, and lost.
+        """
+        if self.damage is None:
+            self.damage = self._owner.damaged(self, how)
+            with suppress(apsw.Error):
+                self.rollback()
+            self._owner.lost(self, self.damage)
+        return self.damage
 
     def give_up(self, error: BaseException) -> None:
         """Undo the open transaction because it cannot be committed."""
@@ -492,13 +619,42 @@ class Database:
         try:
             self._checkpoint(self._connection)
         except apsw.Error as error:  # all of it is still in the WAL; the next commit tries again
+            self._checkpoint_failed(error)
+
+    def _checkpoint_failed(self, error: apsw.Error) -> None:
+        if (how := damage(error)) is not None:
+            self.damaged(how)
+        elif (refusal := refusal_of(error, self.path.parent)) is not None:
+            self._owner.refused(refusal)
+        else:
             log.warning("checkpoint failed", extra={"file": self.path.name}, exc_info=error)
 
-    def _checkpoint(self, connection: apsw.Connection) -> bool:
+    def _checkpoint(self, connection: apsw.Connection, mode: int = apsw.SQLITE_CHECKPOINT_PASSIVE) -> bool:
         """Copy the WAL into the file; return whether the file has all of it now."""
-        frames, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        version = self._version
+        if self._marks is not None:
+            # The file counts its checkpoints, so that an older copy of it is told from what it was.
+            version = (version + 1) & 0x7FFFFFFF
+            connection.execute(f"PRAGMA user_version = {version}", prepare_flags=OWN_FLAGS)
+        frames, copied = connection.wal_checkpoint(mode=mode)
         self.frames = 0
-        return frames == copied
+        self.is_marked = False
+        is_whole = frames == copied
+        if is_whole:
+            self._version = version
+        return is_whole
+
+    def empty_log(self) -> None:
+        """Copy the WAL into the file and cut it to nothing, if that can be done: other programs may read the file."""
+        if self._connection is None or self.in_use or not self.wal.exists():
+            return
+        # The mark first: a log that is empty begins from the start, and may not be behind its mark.
+        self._store(self._position(0)._replace(generation=0))
+        self.is_marked = False
+        try:
+            self._checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error as error:
+            self._checkpoint_failed(error)
 
     def stop_readers(self, reason: SapwoodError) -> None:
         """Interrupt `read_sql`, which raises `reason`; the file may change then."""
@@ -506,7 +662,7 @@ class Database:
             reader.cancel(reason)
         self.readers.clear()
 
-    def reader(self, *, may_checkpoint: bool) -> Reader | None:
+    def reader(self, *, may_checkpoint: bool) -> QueryReader | None:
         """Return a reader of what is committed now. The file does not change until it is taken from `readers`.
 
         Returns `None` if the file lacks commits, and a checkpoint has to wait: for an older reader, or a backup.
@@ -521,7 +677,7 @@ class Database:
                 raise Unavailable(f"The checkpoint before read_sql() failed: {error}") from error
             if not is_whole:
                 return None
-        reader = Reader(self.path, self._files.vfs)
+        reader = QueryReader(self.path, self._files.vfs)
         self.readers.add(reader)
         return reader
 
@@ -621,9 +777,8 @@ class Database:
 
     def used_bytes(self) -> int:
         """Return how much of the file holds data."""
-        ((pages,),) = self.execute("PRAGMA page_count")
-        ((free,),) = self.execute("PRAGMA freelist_count")
-        return (pages - free) * PAGE_SIZE
+        ((pages,),) = self.execute("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
+        return pages * PAGE_SIZE
 
     def has(self, schema: Schema) -> bool:
         """Return whether these tables exist; reading never creates them."""

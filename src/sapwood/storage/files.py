@@ -10,14 +10,19 @@ log the mode of its database.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
+import zlib
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from sapwood.errors import FolderInUse
+from sapwood.randomness import SYSTEM, Random, new_id
+from sapwood.storage.engine import CHECKED, write_pages
+from sapwood.storage.image import PAGE_SIZE
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
@@ -69,11 +74,30 @@ def _narrow(path: Path, *, deep: bool) -> None:
             _narrow(below, deep=True)
 
 
+@functools.cache
+def boot_of_machine() -> int:
+    """Return a number that changes with each boot; where the system does not tell, with each process."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        text = os.urandom(16)
+    return zlib.crc32(text) >> 2
+
+
 class Files:
     """The real file system."""
 
-    vfs: str | None = None
-    """The SQLite VFS that databases are opened with; None is SQLite's own."""
+    vfs: str = CHECKED
+    """The SQLite VFS that databases are opened with."""
+    random: Random = SYSTEM
+    """The source of new names."""
+
+    def __init__(self, random: Random = SYSTEM) -> None:
+        self.random = random
+
+    def unused_path(self, path: Path, suffix: str) -> Path:
+        """Return a new path beside this one: its name, a random id and the suffix."""
+        return path.with_name(f"{path.name}-{new_id(self.random, 8)}{suffix}")
 
     def make_folder(self, path: Path) -> None:
         make_private_folder(path)
@@ -99,13 +123,28 @@ class Files:
         with path.open("r+b") as file:
             file.write(content)
 
-    def patch(self, path: Path, pieces: Iterable[tuple[int, memoryview]], length: int) -> None:
-        """Write each of these at its place into an existing file that no process has open, and set its length."""
-        with path.open("r+b") as file:
-            for place, content in pieces:
-                file.seek(place)
-                file.write(content)
-            file.truncate(length)
+    def patch(self, path: Path, pages: Iterable[tuple[int, memoryview]], length: int) -> None:
+        """Write each page, with its checksum, at its place into a database that no process has open; set its length."""
+        write_pages(path, pages, length)
+
+    def create_database(self, path: Path, content: bytes | bytearray) -> None:
+        """Write a new database, and the checksum of each page."""
+        self.close(self.create(path, b""))
+        view = memoryview(content)
+        self.patch(path, [(at, view[at : at + PAGE_SIZE]) for at in range(0, len(content), PAGE_SIZE)], len(content))
+
+    def write_at(self, path: Path, place: int, content: bytes) -> None:
+        """Write into an existing file that SQLite does not use."""
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, content, place)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def boot(self) -> int:
+        """Tells the boots of the machine apart, in 30 bits: what was written in this one is lost only by damage."""
+        return boot_of_machine()
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -187,7 +226,7 @@ def held_still(folder: Path) -> Generator[None, None, None]:
 
     try:
         file = (folder / "lock").open()
-    except FileNotFoundError:  # nobody ever ran on it: it is a backup
+    except FileNotFoundError:  # no server ever ran on it: it is a backup
         yield
         return
     with file:

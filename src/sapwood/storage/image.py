@@ -10,6 +10,8 @@ from pathlib import Path
 
 import apsw
 
+from sapwood.storage.engine import CHECKSUM, page_checksum
+
 PAGE_SIZE = 2048
 WAL_HEADER, FRAME_HEADER = 32, 24
 SECTOR = 512
@@ -22,13 +24,16 @@ def wal_bytes(frames: int) -> int:
 
 @functools.cache
 def empty_image() -> bytes:
-    """Return a new database as bytes: WAL mode, our page size, the one table every file has."""
+    """Return a new database as bytes: WAL mode, our page size, page checksums, the one table every file has."""
     memory = apsw.Connection(":memory:")
+    memory.reserve_bytes(reserve=CHECKSUM)
     memory.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     memory.execute((Path(__file__).parent / "base.sql").read_text())
     image = bytearray(memory.serialize("main"))
     memory.close()
     image[18] = image[19] = 2  # the header's mark of WAL mode
+    for end in range(PAGE_SIZE, len(image) + 1, PAGE_SIZE):
+        image[end - CHECKSUM : end] = page_checksum(image[end - PAGE_SIZE : end])
     return bytes(image)
 
 

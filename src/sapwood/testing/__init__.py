@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import POINTS, CrashPoints
-from sapwood.testing.recorded import recorded
-from sapwood.testing.scripted import call, calls, fails, text
+from sapwood.testing.recorded_model import recorded
+from sapwood.testing.script_lines import call, calls, fails, text
 from sapwood.testing.world import World, running
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ class FakeClock:
         self._timers: list[_Timer] = []
         self._numbers = itertools.count()
         self.settled: Callable[[], Awaitable[None]] | None = None
-        """Awaited after every step: returns when whoever was woken has run."""
+        """Awaited after every step: returns when all that was woken has run."""
 
     def now(self) -> float:
         """Return seconds since the epoch, UTC."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Commit, Gate
+from sapwood.kernel.ports.durability import Commit, Gate
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 
@@ -80,9 +80,12 @@ class CountingFiles(Files):
         self._below = below or Files()
 
     @property
-    def vfs(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - only read, when a file is opened
+    def vfs(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - only read, when a file is opened
         self._points.check_alive()
         return self._below.vfs
+
+    def unused_path(self, path: Path, suffix: str) -> Path:
+        return self._below.unused_path(path, suffix)
 
     def make_folder(self, path: Path) -> None:
         self._points.passing("before make_folder")
@@ -101,8 +104,16 @@ class CountingFiles(Files):
     def overwrite(self, path: Path, content: bytes) -> None:
         self._below.overwrite(path, content)
 
-    def patch(self, path: Path, pieces: Iterable[tuple[int, memoryview]], length: int) -> None:
-        self._below.patch(path, pieces, length)
+    def patch(self, path: Path, pages: Iterable[tuple[int, memoryview]], length: int) -> None:
+        self._below.patch(path, pages, length)
+
+    def write_at(self, path: Path, place: int, content: bytes) -> None:
+        self._points.check_alive()
+        self._below.write_at(path, place, content)
+
+    @property
+    def boot(self) -> int:
+        return self._below.boot
 
     def close(self, descriptor: int) -> None:
         self._below.close(descriptor)

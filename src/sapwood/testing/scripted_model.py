@@ -11,7 +11,7 @@ import msgspec
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
-from sapwood.testing.scripted import Line
+from sapwood.testing.script_lines import Line
 
 
 class ScriptedModel(FunctionModel):

@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 from sapwood.agent import Agent
 from sapwood.app import App
-from sapwood.capabilities.agenda import SETTLING
 from sapwood.capabilities.children import check_approvers
+from sapwood.capabilities.due_work import SETTLING
 from sapwood.errors import UsageError
-from sapwood.kernel.classes import known
-from sapwood.kernel.node import Node
-from sapwood.kernel.ports import Gate
-from sapwood.kernel.watchdog import SlowSlice
+from sapwood.kernel.actors.watchdog import SlowSlice
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.durability import Gate
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
@@ -49,7 +49,7 @@ class World:
         """The clock of the app; it stands still until the test moves it."""
         self.clock.settled = self.settled
         self.points = CrashPoints()
-        """The places where the app may be made to crash; they are counted anew after every crash and restart."""
+        """The places where the app may be made to crash; they are counted from zero after every crash and restart."""
         self.slow: list[SlowSlice] = []
         """What held up the loop so far; unless the test empties it, it fails at the end."""
         self.settings = settings
@@ -63,7 +63,7 @@ class World:
     async def start(self) -> None:
         self.points = CrashPoints()
         runtime = _Runtime(self.settings, self.clock, self.points, self.timings)
-        self.app = _App(
+        self.app = WorldApp(
             agents=self._given.agents,
             deps=self._given.deps,
             authenticate=self._given.authenticate,
@@ -121,7 +121,7 @@ class World:
 
         def die() -> None:
             points.ended = True
-            if node.on_other_thread():  # a flush; it fails first, and nobody is told that anything was kept
+            if node.on_other_thread():  # a flush; it fails first, and nothing is reported as durable
                 node.loop.call_soon_threadsafe(node.die_now)
             else:
                 node.die_now()
@@ -149,7 +149,7 @@ class World:
             rounds += 1
             if rounds < 100 and idle < 2:  # most things are over after a few rounds of the loop
                 await asyncio.sleep(0)
-            else:  # whoever waits longer leaves the core to others
+            else:  # a longer wait leaves the core to others
                 chances += 1
                 await asyncio.sleep(0.0005)
             idle = 0 if self._something_due() else idle + 1
@@ -204,7 +204,9 @@ class World:
         self.node.sleep()
 
 
-class _App(App):
+class WorldApp(App):
+    """The app of a world."""
+
     def _check_agents(self) -> None:
         """Start without the keys of models, because most tests never ask one. Approvals are checked as in `App`."""
         if self.authenticate is not None:

@@ -1,23 +1,15 @@
-"""What an ASGI server asks of the app: start and stop, is it well, and everything that goes through the door."""
+"""What an ASGI server asks of the app: start and stop, health, and every request and socket."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sapwood.web.asgi_types import DRAIN, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from sapwood.kernel.classes import AgentClass
-    from sapwood.web.door import Door
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-DRAIN = "sapwood.drain"
-"""In `scope["extensions"]`: tells our server that the app knows the message of this type, which is the last it hears of
-a socket's client: answer what came before, and close."""
+    from sapwood.kernel.marshal.agent_class import AgentClass
+    from sapwood.web.gateway import Gateway
 
 
 async def serve_lifespan(app: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
@@ -39,34 +31,39 @@ async def serve_lifespan(app: AbstractAsyncContextManager[object], receive: Rece
 
 
 async def serve(
-    door: Door, scope: Scope, receive: Receive, send: Send, place: tuple[AgentClass, str, str] | None = None
+    gateway: Gateway, scope: Scope, receive: Receive, send: Send, place: tuple[AgentClass, str, str] | None = None
 ) -> None:
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
-    from sapwood.web.carrying import carry, follow
-    from sapwood.web.door import Place, Refusal, raw_path
     from sapwood.web.errors import close_code
-    from sapwood.web.moving import hold_open
+    from sapwood.web.proxy import carry, follow
+    from sapwood.web.response_headers import with_default_headers
+    from sapwood.web.socket_migration import hold_open
+    from sapwood.web.target import Refusal, UrlTarget, raw_path
     from sapwood.wire.routing import as_sent
 
     is_http = scope["type"] == "http"
+    if is_http:
+        send = with_default_headers(send, gateway.frame_ancestors)
     try:
         if not is_http and (drains := scope.get("extensions", {}).get(DRAIN)) is not None:
             drains()
-        found = door.find(scope) if place is None else Place(place[0], place[1], as_sent(place[2], raw_path(scope)))
+        found = (
+            gateway.find(scope) if place is None else UrlTarget(place[0], place[1], as_sent(place[2], raw_path(scope)))
+        )
         if found is not None:
-            if (moving := door.moving(found)) is not None:
-                with door.counted(scope):
-                    await (follow if is_http else hold_open)(door, *moving, found, scope, receive, send)
+            if (moving := gateway.moving(found)) is not None:
+                with gateway.counted(scope):
+                    await (follow if is_http else hold_open)(gateway, *moving, found, scope, receive, send)
                 return
-            if (away := door.away(found)) is not None:
-                with door.counted(scope):
+            if (away := gateway.away(found)) is not None:
+                with gateway.counted(scope):
                     await carry(*away, found, scope, receive, send)
                 return
-            await (door.http if is_http else door.websocket)(found, scope, receive, send)
+            await (gateway.http if is_http else gateway.websocket)(found, scope, receive, send)
             return
-        response = (await door.about(scope) or await door.page(scope)) if is_http else None
+        response = (await gateway.about(scope) or await gateway.page(scope)) if is_http else None
     except Refusal as no:
         response = no.response
     if is_http:

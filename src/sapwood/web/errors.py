@@ -1,11 +1,10 @@
-"""What a client is told of an error: an HTTP status, a close code, one line of text. The only place that maps them."""
+"""How errors are reported to clients: an HTTP status, a close code, one line of text."""
 
 from __future__ import annotations
 
 from sapwood.errors import (
     Aborted,
     CallTooDeep,
-    Gated,
     InvalidArguments,
     InvalidName,
     NoSuchMethod,
@@ -17,12 +16,13 @@ from sapwood.errors import (
     TimedOut,
     Unavailable,
 )
-from sapwood.kernel.disclosure import internal_error
+from sapwood.kernel.actors.sockets import TRY_AGAIN
+from sapwood.kernel.marshal.disclosure import internal_error
+from sapwood.wire import final_errors
 
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
     (NoSuchMethod, 404),
-    (Gated, 403),
     (InvalidName, 400),
     (InvalidArguments, 400),
     (Quarantined, 503),
@@ -50,25 +50,42 @@ TEXT = {
     504: "Gateway Timeout",
 }
 INTERNAL = 500
+UNAVAILABLE = 503
+RETRY = {"retry-after": "1"}
 CLOSED_WITH_STATUS = 4000
-TRY_AGAIN = 1013
 INTERNAL_ERROR = 1011
 
 
 def status_of(error: BaseException) -> int:
     """Return the HTTP status for an error; Starlette's own `HTTPException` says it itself."""
-    from starlette.exceptions import HTTPException  # here: whoever serves nothing need not have it
+    from starlette.exceptions import HTTPException  # here: a process that serves nothing need not have it
 
     if isinstance(error, HTTPException):
         return error.status_code
     return next((status for kind, status in STATUS if isinstance(error, kind)), INTERNAL)
 
 
-def told(status: int, reference: str | None) -> str:
-    """Return what a client is told of a failure of the server, in an answer's body or a close frame's reason."""
+def told(error: BaseException, reference: str | None) -> str:
+    """Return the text that a client gets for a failure of the server, in the body of a response."""
+    status = status_of(error)
     if status == INTERNAL and reference is not None:
-        return internal_error(reference)
+        return internal_error(reference, final_errors.final_code(error))
     return TEXT.get(status, "Error")
+
+
+def headers_of(error: BaseException) -> dict[str, str]:
+    """Return the headers of a response to a failed request: whether to retry, or that it is final."""
+    if code := final_errors.final_code(error):
+        return {final_errors.HEADER: code}
+    return RETRY if status_of(error) == UNAVAILABLE else {}
+
+
+def closing(error: BaseException, reference: str | None) -> tuple[int, str]:
+    """Return the code and the reason that a socket is closed with after a failure."""
+    text = told(error, reference)
+    if code := final_errors.final_code(error):
+        return final_errors.CLOSE_CODE, final_errors.close_reason(code, text)
+    return close_code(status_of(error)), text
 
 
 def close_code(status: int) -> int:

@@ -6,14 +6,19 @@ is an extra, nothing is counted, and the response says what to install.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
+from sapwood.errors import Unavailable
 from sapwood.kernel.histogram import Histograms
-from sapwood.kernel.node import Node
-from sapwood.web.counting import counted
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.rpc.remote import Peers
+from sapwood.web.relay_messages import FIGURES
+from sapwood.web.stats import counted
 
 prometheus: Any
 try:
@@ -21,6 +26,7 @@ try:
 except ImportError:
     prometheus = None
 
+SOON = 2.0
 MISSING = "Not Found: metrics need the extra `metrics`. Install it with: pip install 'sapwood[metrics]'."
 
 
@@ -129,3 +135,17 @@ def _labelled(sample: str, labels: str) -> str:
         return f"{name}{{{labels},{rest}"
     name, _, value = sample.partition(" ")
     return f"{name}{{{labels}}} {value}"
+
+
+async def all_figures(far: Peers, own: bytes) -> list[bytes]:
+    """Return the figures of every node, in the order of their names; one that does not answer soon is left out."""
+    found = {far.directory.here: own}
+
+    async def ask(node: str) -> None:
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(SOON):
+                exchange = await far.transport.open(node, FIGURES, b"")
+                found[node] = await exchange.receive() or b""
+
+    await asyncio.gather(*(ask(node) for node in await far.others()))
+    return [text for _, text in sorted(found.items())]

@@ -3,7 +3,7 @@
 Before the server stops they are drained: what a client said so far is answered, and only then it is told to come
 again. Messages that arrive after that are not started, and the client is told that too.
 
-A transport writes each frame by itself, which costs more than making it. Where there are
+A transport writes each frame separately, which costs more than making it. Where there are
 many, most of that is saved by writing them together.
 
 A transport closes once it has written what waits. To a client that never reads it never
@@ -23,7 +23,7 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from sapwood.web.asgi import DRAIN
+from sapwood.web.asgi_types import DRAIN
 
 LOOK = 0.005
 RESET = struct.pack("ii", 1, 0)
@@ -34,10 +34,10 @@ GATHERED = 32 * 1024
 """Bytes that are written at once, however soon more may follow."""
 
 
-class Gathering:
+class BatchedTransport:
     """A transport that writes together what it is given in one turn of the loop, but for the first: that goes at once.
 
-    All that is written to the connection comes by here, so it stays in order.
+    All that is written to the connection passes through here, so it stays in order.
     """
 
     __slots__ = ("_bytes", "_loop", "_parts", "_turn", "_under")
@@ -98,7 +98,7 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        self.transport = cast("Transport", Gathering(cast("Transport", transport), self.loop))
+        self.transport = cast("Transport", BatchedTransport(cast("Transport", transport), self.loop))
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

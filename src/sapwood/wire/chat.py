@@ -27,7 +27,7 @@ _CONNECT = ',"connect":true}'
 _text = msgspec.json.Encoder().encode
 
 
-class Incoming(msgspec.Struct):
+class ChatFrame(msgspec.Struct):
     """What a client said about a chat; what it left out is what it would be."""
 
     type: Any = None
@@ -49,12 +49,12 @@ class Incoming(msgspec.Struct):
     """The path down to the agent that asked, if it is a sub-agent."""
 
 
-_incoming = msgspec.json.Decoder(Incoming)
+_incoming = msgspec.json.Decoder(ChatFrame)
 
 HEARD = frozenset({REQUEST, MESSAGES, CLEAR, CANCEL, RESUME, RESUME_ACK, TOOL_RESULT, TOOL_APPROVAL})
 
 
-def read(text: str) -> Incoming | None:
+def read(text: str) -> ChatFrame | None:
     """Return what a client said about the chat; None for everything else."""
     if '"cf_agent_' not in text:
         return None

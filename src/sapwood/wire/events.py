@@ -16,7 +16,7 @@ QUIET = {NDJSON: b"\n", SSE: b": nothing happened\n\n"}
 """What is sent now and then so that a connection is not taken for dead; readers skip it."""
 
 
-class Told(Protocol):
+class ShownEvent(Protocol):
     """An event, as far as a wire is concerned."""
 
     @property
@@ -40,7 +40,7 @@ class Told(Protocol):
 class Events:
     """Events as they are."""
 
-    def of(self, event: Told) -> list[dict[str, Any]]:
+    def of(self, event: ShownEvent) -> list[dict[str, Any]]:
         told = {
             "path": [{"type": step.type, "name": step.name} for step in event.path],
             "runId": event.run_id,
@@ -58,7 +58,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def encoded(told: list[dict[str, Any]], cursor: str | None, media: str) -> bytes:
-    """Return what is sent of one event; only with the last part of it may a reader go on behind it."""
+    """Return one event as it is sent; only its last part has the cursor from which a reader may continue."""
     parts: list[bytes] = []
     for at, one in enumerate(told):
         last = cursor if at == len(told) - 1 else None

@@ -31,12 +31,12 @@ _not_brackets = bytes(set(range(256)) - set(b"[]{}"))
 _steps = bytes({**dict.fromkeys(b"[{", 1), **dict.fromkeys(b"]}", 255)}.get(byte, 0) for byte in range(256))
 """What each bracket adds to the depth; 255 is -1 as a signed byte."""
 BLOCK = 16 * 1024
-"""Brackets that are counted before it is decided whether to go on."""
+"""Brackets that are counted before it is decided whether to continue."""
 
 T = TypeVar("T")
 
 
-class Incoming(msgspec.Struct):
+class ClientFrame(msgspec.Struct):
     """What a client sent, as far as the framework looks at it; anything else is the user's."""
 
     type: Any = None
@@ -46,7 +46,7 @@ class Incoming(msgspec.Struct):
     state: msgspec.Raw = msgspec.Raw(b"")
 
 
-_incoming = msgspec.json.Decoder(Incoming)
+_incoming = msgspec.json.Decoder(ClientFrame)
 _arguments = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -66,13 +66,13 @@ class StateChange(msgspec.Struct):
     """What the answer is to name. The npm clients give none, and hear nothing unless it is refused."""
 
 
-class Cancel(msgspec.Struct):
+class CancelFrame(msgspec.Struct):
     """A client does not wait for a call any more."""
 
     id: str
 
 
-def read(text: str) -> Rpc | StateChange | Cancel | None:
+def read(text: str) -> Rpc | StateChange | CancelFrame | None:
     """Return what the framework answers itself; None for everything that is the user's."""
     if text[:1] not in BEGINNINGS:
         return None
@@ -83,7 +83,7 @@ def read(text: str) -> Rpc | StateChange | Cancel | None:
         if frame.type == STATE and frame.state:
             return StateChange(bytes(frame.state), frame.id if isinstance(frame.id, str) else None)
         if frame.type == CANCEL and isinstance(frame.id, str):
-            return Cancel(frame.id)
+            return CancelFrame(frame.id)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         pass
     return None
@@ -117,7 +117,7 @@ def read_json(text: bytes | str, type: type[T]) -> T:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _decoded(text: str) -> Incoming:
+def _decoded(text: str) -> ClientFrame:
     try:
         return _incoming.decode(text)
     except msgspec.DecodeError:

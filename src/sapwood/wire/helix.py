@@ -15,7 +15,7 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import PathSegment
-from sapwood.wire.events import Told, milliseconds
+from sapwood.wire.events import ShownEvent, milliseconds
 
 SUBAGENT = "subagent__"
 """What the name of a tool begins with, in a recorded conversation, whose calls are runs of an agent."""
@@ -45,9 +45,9 @@ class Helix:
 
     def __init__(self) -> None:
         self._tools: dict[tuple[str, str], str] = {}
-        """The names of the tool calls that go on, by session and id: two sessions may use the same id."""
+        """The names of the running tool calls, by session and id: two sessions may use the same id."""
 
-    def of(self, event: Told) -> list[dict[str, Any]]:
+    def of(self, event: ShownEvent) -> list[dict[str, Any]]:
         """Return what Helix says for an event: perhaps nothing."""
         agent, session, when = event.path[-1], session_id(event.path), milliseconds(event.at)
         if event.kind == "chunk":
@@ -62,7 +62,7 @@ class Helix:
             told = None if event.kind == "started" else {"type": "error", "error": event.body["error"]}
         return [] if told is None else [{**told, "agentId": session, "agentType": agent.type, "timestamp": when}]
 
-    def _run(self, event: Told, session: str, when: int) -> dict[str, Any]:
+    def _run(self, event: ShownEvent, session: str, when: int) -> dict[str, Any]:
         told: dict[str, Any] = {"subAgentId": session, "agentType": event.path[-1].type}
         if event.kind == "started":
             told = {"type": "subagent_start", **told, "input": event.body["input"]}
@@ -111,17 +111,12 @@ def agent_type(name: str) -> str:
     return name.removeprefix(SUBAGENT)
 
 
-def is_companion_tool(name: str) -> bool:
-    """Return whether a model keeps its persistent children with a tool of this recorded name."""
-    return name.startswith(COMPANION)
-
-
 def recorded(
     messages: Iterable[Mapping[str, Any]], agents: Mapping[str, str], *, companions: bool = False
 ) -> list[dict[str, Any]]:
     """Return a conversation as Helix records it; `messages` as Pydantic AI has them, `agents` the types by tool.
 
-    The model knows a tool by a name of its own; here a tool whose calls are runs is called after
+    The model knows a tool by another name; here a tool whose calls are runs is called after
     the agent's type, and marked. So are the tools for persistent children, if it has any.
     """
     names = {tool: f"{SUBAGENT}{type}" for tool, type in agents.items()}

@@ -70,13 +70,13 @@ class StreamFrom(msgspec.Struct, omit_defaults=True):
     """The cursor of the last events of nested runs. `None` means none."""
 
 
-class Cancel(msgspec.Struct):
+class CancelRequest(msgspec.Struct):
     """Why a run is to stop."""
 
     reason: str = "cancelled"
 
 
-class State(msgspec.Struct, omit_defaults=True):
+class RemoteRunState(msgspec.Struct, omit_defaults=True):
     """How a run stands."""
 
     status: str
@@ -98,24 +98,24 @@ class State(msgspec.Struct, omit_defaults=True):
         return self.status != "running"
 
 
-class Segment(msgspec.Struct):
+class PathStep(msgspec.Struct):
     """One step of a path."""
 
     type: str
     name: str
 
 
-class Asked(msgspec.Struct, omit_defaults=True):
+class AskedQuestion(msgspec.Struct, omit_defaults=True):
     """A question of the run, or of an agent below it."""
 
     id: str
     tool: str
     arguments: Any
-    path: list[Segment] = []
+    path: list[PathStep] = []
     """The path to the agent that asks, from the one that executes the run. Part of it may be on a third server."""
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
+class AnswerRequest(msgspec.Struct, omit_defaults=True):
     """The answer to a question."""
 
     id: str
@@ -128,7 +128,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
     """The user who answered, as the calling server claims. It is recorded, and decides nothing."""
 
 
-class Answered(msgspec.Struct, omit_defaults=True):
+class AnswerReceipt(msgspec.Struct, omit_defaults=True):
     """Whether an answer was taken."""
 
     answered: bool
@@ -139,7 +139,7 @@ class Answered(msgspec.Struct, omit_defaults=True):
 class NestedEvent(msgspec.Struct, omit_defaults=True):
     """An event of a run below the run."""
 
-    path: list[Segment]
+    path: list[PathStep]
     """The path to the agent that executes the nested run, from the one that executes the run."""
     run: str
     kind: str
@@ -150,7 +150,7 @@ class NestedEvent(msgspec.Struct, omit_defaults=True):
     """The run that started the nested run. `None` for an agent directly below means the run itself."""
 
 
-class Nested(msgspec.Struct, omit_defaults=True):
+class NestedBatch(msgspec.Struct, omit_defaults=True):
     """Events of runs below the run."""
 
     events: list[NestedEvent]
@@ -174,7 +174,7 @@ class Quiet(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunEvent:
     """One event of a run."""
 
     kind: Kind
@@ -189,7 +189,7 @@ class Told:
         return head + b"event: " + self.kind.encode() + b"\ndata: " + self.body + b"\n\n"
 
 
-class Reader:
+class EventStreamReader:
     """Makes events of the bytes of a stream, however they arrive, in time linear in their number."""
 
     def __init__(self, longest: int = LONGEST) -> None:
@@ -198,7 +198,7 @@ class Reader:
         """The event that is not whole yet."""
         self._bytes = 0
 
-    def read(self, data: bytes) -> list[Told]:
+    def read(self, data: bytes) -> list[RunEvent]:
         """Return the events that are whole now; `ValueError` if this is no such stream."""
         data = data.replace(b"\r", b"")  # lines may end with CR LF, and JSON has no CR that means anything
         ends_here = data.startswith(b"\n") and bool(self._parts) and self._parts[-1].endswith(b"\n")
@@ -214,14 +214,14 @@ class Reader:
         return [_told(block) for block in blocks]
 
 
-def _told(block: bytes) -> Told:
+def _told(block: bytes) -> RunEvent:
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n"))
     if b"event" not in fields or b"data" not in fields:
         raise ValueError(f"expected a server-sent event, got {block[:80]!r}")
     if frames.is_deep(fields[b"data"]):
         raise ValueError(f"an event is nested deeper than {frames.DEPTH} levels")
     kind = cast("Kind", fields[b"event"].decode())
-    return Told(kind, fields[b"data"], int(fields[b"id"]) if b"id" in fields else None)
+    return RunEvent(kind, fields[b"data"], int(fields[b"id"]) if b"id" in fields else None)
 
 
 def encoded(what: msgspec.Struct) -> bytes:

@@ -36,7 +36,7 @@ def chunk(sequence: int, run: str, body: bytes, *, tool_call: str | None, replay
     return (head + told).decode()
 
 
-class Asked(Protocol):
+class ShownQuestion(Protocol):
     """A question, as far as a wire is concerned."""
 
     @property
@@ -61,7 +61,9 @@ class Asked(Protocol):
     def remote(self) -> Sequence[PathSegment] | None: ...
 
 
-def questions(path: Sequence[PathSegment], asked: Sequence[Asked], *, refused: tuple[str, str] | None = None) -> str:
+def questions(
+    path: Sequence[PathSegment], asked: Sequence[ShownQuestion], *, refused: tuple[str, str] | None = None
+) -> str:
     """Tell the open questions of the agent at the end of a path; `refused`: an answer that was not taken, and why."""
     frame: dict[str, Any] = {"type": QUESTIONS, "path": _path(path), "questions": [_question(one) for one in asked]}
     if refused is not None:
@@ -69,12 +71,12 @@ def questions(path: Sequence[PathSegment], asked: Sequence[Asked], *, refused: t
     return _text(frame).decode()
 
 
-def question(asked: Asked, path: Sequence[PathSegment]) -> dict[str, Any]:
+def question(asked: ShownQuestion, path: Sequence[PathSegment]) -> dict[str, Any]:
     """Return one question, with who asks."""
     return {"path": _path(path), **_question(asked)}
 
 
-def _question(asked: Asked) -> dict[str, Any]:
+def _question(asked: ShownQuestion) -> dict[str, Any]:
     told: dict[str, Any] = {"id": asked.id, "kind": asked.kind}
     if asked.is_from_code:
         told["prompt"] = asked.prompt

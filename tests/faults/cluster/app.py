@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from sapwood import Agent, App, Settings, expose
 from sapwood.address import Address
-from sapwood.kernel.ports import Epoch
-from sapwood.kernel.shards import shard_of
+from sapwood.kernel.ports.log import Epoch
+from sapwood.kernel.ports.shards import shard_of
 
 STEPS = 3
 PAGE = 2000

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.cluster.checker import check_chain
 
-from sapwood.kernel.ports import Record
+from sapwood.kernel.ports.log import Record
 
 CLUSTER = "sapwood"
 

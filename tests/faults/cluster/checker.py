@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from tests.faults.cluster.app import STEPS
 from tests.faults.cluster.history import Act, History, Kept, Written
 
-from sapwood.kernel.chain import ChainBroken, chained
-from sapwood.kernel.ports import Record
+from sapwood.kernel.log.records import ChainBroken, chained
+from sapwood.kernel.ports.log import Record
 
 WINDOW = 0.0
 """Seconds that a read may be behind what was acknowledged before it was asked for.

@@ -38,10 +38,10 @@ from tests.faults.cluster.faults import PAUSES, Blow, Faults
 from tests.faults.cluster.said import unexpected
 from tests.faults.cluster.stem import Stem
 
-from sapwood.runtimes.cluster.cells import Layout, Names
-from sapwood.runtimes.cluster.connecting import connect
-from sapwood.runtimes.cluster.s3_archive import ObjectArchive
-from sapwood.runtimes.cluster.verifying import verify
+from sapwood.runtimes.cluster.base.layout import Layout, Names
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.nats.nats_connection import connect
+from sapwood.runtimes.cluster.ops.verification import verify
 
 SETTLE = 3.0
 """Seconds that clients go on after everything was healed."""

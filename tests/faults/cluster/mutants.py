@@ -13,7 +13,7 @@ FENCE = "Nats-Expected-Last-Subject-Sequence"
 
 def no_fence() -> None:
     """Whoever writes to the log does not say which ownership it writes under."""
-    from sapwood.runtimes.cluster.nats_log import NatsLog
+    from sapwood.runtimes.cluster.nats.nats_log import NatsLog
 
     messages = NatsLog._messages  # pyright: ignore[reportPrivateUsage]
 
@@ -29,8 +29,8 @@ def no_fence() -> None:
 
 def replied_first() -> None:
     """A reply leaves before what it tells of is in the log."""
-    from sapwood.kernel.ports import settle
-    from sapwood.kernel.replicated import ReplicatedGate
+    from sapwood.kernel.log.replicated_gate import ReplicatedGate
+    from sapwood.kernel.ports.durability import settle
 
     def wait(self: ReplicatedGate, database: Database) -> None:
         return None
@@ -44,7 +44,7 @@ def replied_first() -> None:
 
 def lease_for_ever() -> None:
     """A node answers whatever became of its lease."""
-    from sapwood.runtimes.cluster.leases import Lease
+    from sapwood.runtimes.cluster.base.leases import Lease
 
     def is_valid(self: Lease) -> bool:
         return True

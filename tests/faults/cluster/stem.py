@@ -64,7 +64,7 @@ def _grow(asked: socket.socket, mutant: str | None) -> NoReturn:
         _die_with_parent()
         import tests.faults.cluster.app  # pyright: ignore[reportUnusedImport] # noqa: F401
 
-        import sapwood.cli.serving  # pyright: ignore[reportUnusedImport] # noqa: F401
+        import sapwood.cli.server_process  # pyright: ignore[reportUnusedImport] # noqa: F401
 
         lines = asked.makefile("rw")
         codes: dict[int, int] = {}
@@ -121,10 +121,11 @@ def _start(
 
 
 def _serve(data: str, grace: float) -> None:
-    from sapwood.cli.serving import Options, serve
+    from sapwood.cli.serve_options import ServeOptions
+    from sapwood.cli.server_process import serve
 
     signal.signal(signal.SIGUSR1, _tell_tasks)
-    serve(Options(APP, "0.0.0.0", PORT, insecure=True, data=data, grace=grace))
+    serve(ServeOptions(APP, "0.0.0.0", PORT, insecure=True, data=data, grace=grace))
 
 
 def _tell_tasks(number: int, frame: Any) -> None:
@@ -144,7 +145,7 @@ def _tell_epochs() -> None:
     """Have agents know by which ownership they write."""
     from tests.faults.cluster.app import epochs
 
-    from sapwood.runtimes.cluster.ownership import Ownership
+    from sapwood.runtimes.cluster.ownership.ownership import Ownership
 
     make = Ownership.__init__
 

@@ -24,6 +24,7 @@ CREATE TABLE sapwood_turns (
     message       TEXT NOT NULL,                -- the id of the assistant's message that it writes
     prompt_ids    TEXT NOT NULL,                -- JSON: the ids of the user's messages it answers
     run           TEXT,                         -- the run it does for the agent's parent; NULL: it does none
+    user          TEXT,                         -- the id of the user who sent the message; NULL: no user did
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, failed, cancelled, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
     last_kept     TEXT,                         -- the id of the last message that stays when it begins; NULL: all stay
@@ -36,6 +37,7 @@ CREATE TABLE sapwood_turns (
     output        TEXT,                         -- JSON: what it ended with, if that is more than text
     error         TEXT,
     reason        TEXT,                         -- why it was cancelled; the code of an error that may pass, or of a limit
+    cancelled     TEXT,                         -- cancelled or cleared, from the moment that it is to end
     next_seq      INTEGER NOT NULL DEFAULT 0,   -- the number of the next chunk; none is ever used twice
     recovering_at REAL,                         -- since when it is begun again after a crash; NULL: it is not
     created_at    REAL NOT NULL,

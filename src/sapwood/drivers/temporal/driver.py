@@ -1,4 +1,4 @@
-"""Has Temporal say when turns and runs go on: each is a workflow, which asks for its steps.
+"""Lets Temporal decide when turns and runs continue: each is a workflow, which asks for its steps.
 
 The agent does the steps, and keeps all that comes of them. This side begins the workflows,
 tells those that wait when they need not any more, and answers when a step is asked for.
@@ -19,17 +19,18 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sapwood.address import Address
+from sapwood.drivers.temporal.messages import GIVE, NAME, OVER, READY, Driven, refuse_closed
+from sapwood.drivers.temporal.step_runner import TemporalPace
+from sapwood.drivers.temporal.worker_http import WorkerHttp
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runs.pacing import Driving, Part
+from sapwood.kernel.node.node import Node
+from sapwood.runs.execution.driver import DrivenWork, NodeDriver
+from sapwood.web.asgi_types import ASGI
 
 if TYPE_CHECKING:
     from temporalio.client import Client
     from temporalio.runtime import Runtime
 
-    from sapwood.drivers.temporal.pace import TemporalPace
-    from sapwood.drivers.temporal.workflow import Driven
-    from sapwood.kernel.node import Node
-    from sapwood.web.asgi import ASGI
 
 log = logging.getLogger(__name__)
 
@@ -106,14 +107,12 @@ class TemporalDriver:
             raise UsageError("This TemporalDriver is already used by another running app. Create one per app.")
         self._client = await self.connect(lazy=True)
         self._node = node
-        node.shared(Driving).driver = self
+        node.shared(NodeDriver).driver = self
         if node.far is not None:
-            from sapwood.drivers.temporal.door import Door
-
-            Door(self).answer_others(node.far.transport)
+            WorkerHttp(self).answer_others(node.far.transport)
 
     async def stop(self) -> None:
-        """End; the workflows go on when the app is started again."""
+        """Stop; the workflows continue when the app is started again."""
         for pace in list(self.paces.values()):
             pace.leave()
         self.paces.clear()
@@ -131,15 +130,11 @@ class TemporalDriver:
     @property
     def door(self) -> ASGI:
         """What answers workers."""
-        from sapwood.drivers.temporal.door import Door
-
-        return Door(self)
+        return WorkerHttp(self)
 
     @contextmanager
-    def pacing(self, part: Part) -> Generator[TemporalPace, None, None]:
+    def pacing(self, part: DrivenWork) -> Generator[TemporalPace, None, None]:
         """Pace a part in this block."""
-        from sapwood.drivers.temporal.pace import TemporalPace
-
         pace = TemporalPace(self, part)
         self.paces[pace.key] = pace
         for waiting in self.changed:
@@ -153,10 +148,8 @@ class TemporalDriver:
                 del self.paces[pace.key]
             pace.leave()
 
-    def driven(self, part: Part) -> Driven:
-        """Return what the workflow of a part is told: who it is, and nothing of what is said."""
-        from sapwood.drivers.temporal.workflow import Driven
-
+    def driven(self, part: DrivenWork) -> Driven:
+        """Return the input of a part's workflow: its identity, and no content of the conversation."""
         return Driven(
             workflow=workflow_id(part.address, part.id),
             address=str(part.address),
@@ -167,18 +160,15 @@ class TemporalDriver:
             searchable=self._searchable,
         )
 
-    async def ready(self, part: Part) -> None:
+    async def ready(self, part: DrivenWork) -> None:
         """Have the workflow of a part ask for its next step; begin it if there is none; raise if it was ended."""
-        from sapwood.drivers.temporal.pace import check
-        from sapwood.drivers.temporal.workflow import GIVE, READY
-
         await self._prepare()
         driven = self.driven(part)
         if not part.is_new:
             if await self._signal(driven.workflow, READY):
                 return
             if (state := await self.state(part)) != "FAILED":  # of an end that the agent has lost with the power
-                check(state)
+                refuse_closed(state)
         if part.above is not None and await self._signal(workflow_id(*part.above), GIVE, driven):
             return
         await self._begin(driven)
@@ -186,10 +176,10 @@ class TemporalDriver:
     async def _begin(self, driven: Driven) -> None:
         from temporalio.common import WorkflowIDConflictPolicy
 
-        from sapwood.drivers.temporal.workflow import NAME, READY
+        from sapwood.drivers.temporal.workflow import search_attributes
 
         async def start(client: Client) -> None:
-            await self._prepare()  # again if it failed: Temporal may have been started anew, and know nothing
+            await self._prepare()  # again if it failed: Temporal may have been restarted, and know nothing
             told = replace(driven, searchable=self._searchable)
             await client.start_workflow(
                 NAME,
@@ -200,20 +190,18 @@ class TemporalDriver:
                 start_signal=READY,  # one that waits since an earlier life may have the same id
                 execution_timeout=told.timeout,
                 task_timeout=timedelta(seconds=self.patience),
-                search_attributes=told.attributes,
+                search_attributes=search_attributes(told),
                 static_summary=told.address,
             )
 
         await self._answered(start)
 
-    async def over(self, part: Part, status: str) -> None:
+    async def over(self, part: DrivenWork, status: str, reason: str | None = None) -> None:
         """End the workflow of a part that finished without a request for a step.
 
         If Temporal does not answer for a while it is told later, in the background.
         """
-        from sapwood.drivers.temporal.workflow import OVER
-
-        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status))
+        telling = self.node.loop.create_task(self._signal(workflow_id(part.address, part.id), OVER, status, reason))
         self._telling.add(telling)
         telling.add_done_callback(self._telling.discard)
         await asyncio.wait({telling}, timeout=self.patience)
@@ -225,13 +213,11 @@ class TemporalDriver:
         )
         return told is not NOTHING
 
-    async def stop_work(self, part: Part, state: str) -> None:
+    async def stop_work(self, part: DrivenWork, state: str) -> None:
         """Have a part be stopped whose workflow was ended in Temporal."""
-        from sapwood.drivers.temporal.door import Door
+        await WorkerHttp(self).stop(part.address, part.id, f"workflow-{state.lower()}")
 
-        await Door(self).stop(part.address, part.id, f"workflow-{state.lower()}")
-
-    async def state(self, part: Part, since: datetime | None = None) -> str | None:
+    async def state(self, part: DrivenWork, since: datetime | None = None) -> str | None:
         """Return how the workflow of a part stands, in Temporal's words; None if none was open since then."""
         found: Any = await self._answered(
             lambda client: client.get_workflow_handle(workflow_id(part.address, part.id)).describe(), or_none=True
@@ -294,7 +280,7 @@ class TemporalDriver:
                 await client.operator_service.add_search_attributes(request)
             except RPCError as error:
                 if error.status in refused:
-                    self._searchable = await are_known(client)  # perhaps somebody else has added them
+                    self._searchable = await are_known(client)  # perhaps another process or an operator has added them
                     if not self._searchable:
                         log.warning(
                             "search attributes %s could not be added to the namespace %r (%s): workflows run "

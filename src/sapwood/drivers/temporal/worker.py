@@ -23,7 +23,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sapwood.drivers.temporal.driver import DOOR, TemporalDriver, waits
-from sapwood.drivers.temporal.workflow import LOOK, NOT_FOUND, STEP, STOP, Answer, Asked, WorkWorkflow
+from sapwood.drivers.temporal.messages import LOOK, NOT_FOUND, STEP, STOP, StepAnswer, StepRequest
+from sapwood.drivers.temporal.workflow import WorkWorkflow
 from sapwood.errors import InvalidArguments
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ WELL = 1.0
 """Seconds after which a worker seems to be accepted: one that is not is told at once."""
 
 
-class Door:
+class StepClient:
     """The way from activities to the agents."""
 
     def __init__(self, url: str, token: str, find: Callable[[], str] | None = None) -> None:
@@ -65,7 +66,7 @@ class Door:
         )
 
     @activity.defn(name=STEP)
-    async def step(self, asked: Asked) -> Answer:
+    async def step(self, asked: StepRequest) -> StepAnswer:
         """Have the agent do a step, and wait until it has."""
         try:
             return await self._answer("step", asked)
@@ -73,21 +74,21 @@ class Door:
             details = activity.cancellation_details()
             if details is not None and details.not_found:
                 with suppress(Exception):
-                    if await _is_terminated():  # by an operator, and nobody else tells
-                        await self._answer("stop", Asked(asked.address, asked.id, reason=TERMINATED))
+                    if await _is_terminated():  # by an operator, and no other code reports it
+                        await self._answer("stop", StepRequest(asked.address, asked.id, reason=TERMINATED))
             raise
 
     @activity.defn(name=STOP)
-    async def stop(self, asked: Asked) -> Answer:
+    async def stop(self, asked: StepRequest) -> StepAnswer:
         """Have the agent stop a turn or run, and all below it."""
         return await self._answer("stop", asked)
 
     @activity.defn(name=LOOK)
-    async def look(self, asked: Asked) -> Answer:
+    async def look(self, asked: StepRequest) -> StepAnswer:
         """Return how a turn or run stands."""
         return await self._answer("look", asked)
 
-    async def _answer(self, what: str, asked: Asked) -> Answer:
+    async def _answer(self, what: str, asked: StepRequest) -> StepAnswer:
         heard, answer = 0, None
         try:
             async with self._http.stream("POST", what, json=asdict(asked)) as response:
@@ -99,7 +100,7 @@ class Door:
                     said: dict[str, Any] = json.loads(line)
                     if "status" in said:
                         # It is read to its end, so that the connection can be used again.
-                        answer = msgspec.convert(said, Answer)
+                        answer = msgspec.convert(said, StepAnswer)
                         continue
                     heard += 1
                     activity.heartbeat(heard)
@@ -168,14 +169,14 @@ def refusal(response: httpx2.Response) -> ApplicationError:
             "no driver endpoint at %s. Check that the URL belongs to a server of an App(driver=TemporalDriver(…)).",
             response.url,
         )
-    # Somebody in between may refuse, too: that passes, and ends nothing.
+    # A proxy in between may refuse, too: that passes, and ends nothing.
     again = LATER if response.is_client_error else None
     return ApplicationError(text, type=code, next_retry_delay=again, category=ApplicationErrorCategory.BENIGN)
 
 
 async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Callable[[], str] | None = None) -> None:
     """Work for a driver's queue, until told to stop; wait for a Temporal server that is not there yet."""
-    door, said = Door(url, driver.token, find), ""
+    door, said = StepClient(url, driver.token, find), ""
     try:
         for wait in waits():
             if until.is_set():
@@ -194,7 +195,7 @@ async def work(driver: TemporalDriver, url: str, until: asyncio.Event, find: Cal
         await door.close()
 
 
-async def _work(client: Client, driver: TemporalDriver, door: Door, until: asyncio.Event) -> None:
+async def _work(client: Client, driver: TemporalDriver, door: StepClient, until: asyncio.Event) -> None:
     worker = Worker(
         client,
         task_queue=driver.queue,

@@ -1,6 +1,6 @@
 """The workflow that drives one turn or one run: it asks the agent for one step after the other.
 
-It knows nothing of what is said. All it keeps is how many steps there were; the rest
+It knows nothing of the conversation. All it keeps is how many steps there were; the rest
 is with the agent, and the same step asked for twice is done once.
 
 Workflows that run now were begun by older versions of this file. Which commands it gives, in
@@ -13,97 +13,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
-NAME = "SapwoodWork"
-STEP, STOP, LOOK = "sapwood.step", "sapwood.stop", "sapwood.look"
-READY, GIVE, INTERRUPT, OVER = "ready", "give", "interrupt", "over"
-NOT_FOUND = "not_found"
-"""The type of the failure that says that the agent, or its turn, is no more."""
+from sapwood.drivers.temporal.messages import (
+    GIVE,
+    INTERRUPT,
+    LOOK,
+    NAME,
+    NOT_FOUND,
+    OVER,
+    READY,
+    STEP,
+    STOP,
+    Driven,
+    StepAnswer,
+    StepRequest,
+)
+
 TYPE = SearchAttributeKey.for_keyword("SapwoodType")
 PATH = SearchAttributeKey.for_keyword("SapwoodPath")
 ROOT = SearchAttributeKey.for_keyword("SapwoodRoot")
 MOST_PATH = 1000
 """Characters of an address that can be searched for."""
-LATE = timedelta(minutes=1)
-"""How long after its time a run is ended by Temporal, if it has not ended."""
 AGAIN = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=5)
 )
 """How often a server is asked that does not answer: until it does. What it refuses is not asked again."""
 
 
-@dataclass(frozen=True)
-class Driven:
-    """What one workflow drives."""
-
-    workflow: str
-    """The id of the workflow."""
-    address: str
-    """The agent, as `Type:name/Type:name`."""
-    id: str
-    """Its turn, or run."""
-    patience: float = 10.0
-    """Seconds without a heartbeat after which another worker is asked to continue."""
-    look: float = 900.0
-    """Seconds after which one that waits looks whether what it waits for is still there."""
-    most_steps: int = 500
-    """How many steps one history holds."""
-    steps: int = 0
-    """How many steps were asked for so far."""
-    seconds: float | None = None
-    """How long it may take."""
-    searchable: bool = True
-    """Whether the namespace knows our search attributes."""
-    ready: bool = True
-    """Whether the agent waits to be asked."""
-    stop: str | None = None
-    """Why it is to stop."""
-
-    @property
-    def attributes(self) -> TypedSearchAttributes:
-        """What it can be found by."""
-        if not self.searchable:
-            return TypedSearchAttributes.empty
-        root, _, _ = self.address.partition("/")
-        type_, _, _ = self.address.rpartition("/")[2].partition(":")
-        pairs = {TYPE: type_, PATH: self.address[:MOST_PATH], ROOT: root[:MOST_PATH]}
-        return TypedSearchAttributes([SearchAttributePair(key, value) for key, value in pairs.items()])
-
-    @property
-    def timeout(self) -> timedelta | None:
-        """How long all of it may take."""
-        return None if self.seconds is None else timedelta(seconds=self.seconds) + LATE
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the agent is asked for."""
-
-    address: str
-    id: str
-    step: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How a turn or run stands."""
-
-    status: str
-    waits: bool = False
-    """Whether it is not to be asked for the next step until it says so."""
-    reason: str | None = None
-    """The code of what went wrong."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.status not in ("queued", "running", "waiting")
+def search_attributes(driven: Driven) -> TypedSearchAttributes:
+    """Return the attributes by which operators find a workflow."""
+    if not driven.searchable:
+        return TypedSearchAttributes.empty
+    root, _, _ = driven.address.partition("/")
+    type_, _, _ = driven.address.rpartition("/")[2].partition(":")
+    pairs = {TYPE: type_, PATH: driven.address[:MOST_PATH], ROOT: root[:MOST_PATH]}
+    return TypedSearchAttributes([SearchAttributePair(key, value) for key, value in pairs.items()])
 
 
 @workflow.defn(name=NAME)
@@ -113,12 +63,12 @@ class WorkWorkflow:
     @workflow.init
     def __init__(self, driven: Driven) -> None:
         self._driven = driven
-        self._asked = Asked(driven.address, driven.id)
+        self._asked = StepRequest(driven.address, driven.id)
         self._ready = driven.ready
         self._stop = driven.stop
         self._is_cancelled = False
         """Whether Temporal was asked to cancel it."""
-        self._ended: str | None = None
+        self._ended: StepAnswer | None = None
         """How it ended, if the agent said so unasked."""
         self._children: set[str] = set()
         """Workflows of runs below that are under way."""
@@ -138,13 +88,13 @@ class WorkWorkflow:
 
     @workflow.signal(name=READY)
     def ready(self) -> None:
-        """The agent can go on, and waits to be asked."""
+        """The agent can continue, and waits to be asked."""
         self._ready = True
 
     @workflow.signal(name=OVER)
-    def over(self, status: str) -> None:
+    def over(self, status: str, reason: str | None = None) -> None:
         """The work has finished without a request for a step."""
-        self._ended = status
+        self._ended = StepAnswer(status, reason=reason)
 
     @workflow.signal(name=INTERRUPT)
     def interrupt(self, reason: str = "interrupted") -> None:
@@ -153,7 +103,7 @@ class WorkWorkflow:
 
     @workflow.signal(name=GIVE)
     async def give(self, child: Driven) -> None:
-        """Have a run below be driven by a workflow of its own, which outlives this one."""
+        """Start the workflow that drives a run below, which outlives this one."""
         if child.workflow in self._children:
             return
         self._children.add(child.workflow)
@@ -163,7 +113,7 @@ class WorkWorkflow:
                 child,
                 id=child.workflow,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                search_attributes=child.attributes,
+                search_attributes=search_attributes(child),
                 execution_timeout=child.timeout,
                 task_timeout=timedelta(seconds=child.patience),
                 static_summary=child.address,
@@ -180,15 +130,15 @@ class WorkWorkflow:
         if not done.cancelled():
             done.exception()  # the agent above knows how it ended
 
-    async def _drive(self, steps: int) -> Answer:
+    async def _drive(self, steps: int) -> StepAnswer:
         while True:
             await self._until_ready()
             if self._ended is not None:
-                return Answer(self._ended)
+                return self._ended
             self._ready = False
             steps += 1
             answer = await self._step(steps)
-            if answer.is_over and not self._ready:  # else the agent goes on with it: it said so before it was over here
+            if answer.is_over and not self._ready:  # else the agent continues it: it said so before it was over here
                 return answer
             self._ready = self._ready or not answer.waits
             if steps % self._driven.most_steps == 0 or workflow.info().is_continue_as_new_suggested():
@@ -212,13 +162,13 @@ class WorkWorkflow:
                 self._take(await self._tell_stop())
                 self._stop = None
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: StepAnswer) -> None:
         if answer.is_over:
-            self._ended = answer.status
+            self._ended = answer
         elif not answer.waits:
             self._ready = True
 
-    async def _step(self, number: int) -> Answer:
+    async def _step(self, number: int) -> StepAnswer:
         """Ask for a step; return how it stands afterwards."""
         doing = asyncio.ensure_future(self._ask(STEP, replace(self._asked, step=number)))
         try:
@@ -232,7 +182,7 @@ class WorkWorkflow:
         return doing.result()
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        """Return when this is true; whoever cancels it meanwhile has the agent stop, and waits as well."""
+        """Return when this is true; a cancellation during the wait stops the agent, and the wait continues."""
         while not true():
             try:
                 await workflow.wait_condition(true)
@@ -243,22 +193,22 @@ class WorkWorkflow:
         self._is_cancelled = True
         self._stop = self._stop or "cancelled"
 
-    async def _tell_stop(self) -> Answer:
+    async def _tell_stop(self) -> StepAnswer:
         return await self._answer(STOP, replace(self._asked, reason=self._stop or ""))
 
-    async def _answer(self, what: str, asked: Asked) -> Answer:
+    async def _answer(self, what: str, asked: StepRequest) -> StepAnswer:
         """Ask the agent for something that is not taken back."""
         asking = asyncio.ensure_future(self._ask(what, asked))
         await self._until(asking.done)
         return asking.result()
 
-    async def _ask(self, what: str, asked: Asked) -> Answer:
+    async def _ask(self, what: str, asked: StepRequest) -> StepAnswer:
         """Ask the agent for something; what is no more is over."""
         try:
             return await workflow.execute_activity(
                 what,
                 asked,
-                result_type=Answer,
+                result_type=StepAnswer,
                 schedule_to_close_timeout=None,
                 start_to_close_timeout=timedelta(days=30),
                 heartbeat_timeout=timedelta(seconds=self._driven.patience),
@@ -267,5 +217,5 @@ class WorkWorkflow:
             )
         except ActivityError as error:
             if isinstance(error.cause, ApplicationError) and error.cause.type == NOT_FOUND:
-                return Answer("gone")
+                return StepAnswer("gone")
             raise

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,19 +14,22 @@ from typing import Any, NamedTuple
 from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.answering import Answering
-from sapwood.kernel.chain import program
-from sapwood.kernel.classes import all_classes
-from sapwood.kernel.far import Far
-from sapwood.kernel.holding import Holding
-from sapwood.kernel.keeping import Keeper, Replicas, Shipping
-from sapwood.kernel.node import TREES, Node
-from sapwood.kernel.ports import Archive, Epoch, FencedLog, Gate
-from sapwood.kernel.replicated import ReplicatedGate
-from sapwood.runtimes.cluster.cells import Layout
-from sapwood.runtimes.cluster.connecting import connect, disconnect
-from sapwood.runtimes.cluster.founding import found
-from sapwood.runtimes.cluster.ownership import Ownership
+from sapwood.kernel.log.records import program
+from sapwood.kernel.log.replicated_gate import ReplicatedGate
+from sapwood.kernel.log.tree_cache import Keeper, Replicas, ShipperPort
+from sapwood.kernel.marshal.agent_class import all_classes
+from sapwood.kernel.node.data_folder import TREES
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.rpc_server import RpcServer
+from sapwood.kernel.node.shard_handover import ShardHandover
+from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.log import Archive, Epoch, FencedLog
+from sapwood.kernel.rpc.remote import Peers
+from sapwood.randomness import SYSTEM, Random, new_id
+from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.nats.bootstrap import found
+from sapwood.runtimes.cluster.nats.nats_connection import connect, disconnect
+from sapwood.runtimes.cluster.ownership.ownership import Ownership
 from sapwood.runtimes.local import COPIES, databases_that_fit
 from sapwood.settings import Settings
 from sapwood.storage.files import Files, FolderLock
@@ -39,12 +41,34 @@ PACKAGES = ("nats", "obstore")
 """What the extra `cluster` brings."""
 
 
+async def stay(seconds: float) -> None:
+    """Leave nothing: the node owns what it owns for good."""
+
+
 class Ways(NamedTuple):
     """By what a node may write and answer."""
 
     epoch_of: Callable[[int], Epoch | None]
     holds_lease: Callable[[], bool]
     fenced: Callable[[Collection[int]], None]
+    displaced: Callable[[], str | None] = lambda: None
+    pass_on: Callable[[int, str, int], bool] = lambda shard, owner, number: False
+    leave: Callable[[float], Awaitable[None]] = stay
+
+
+class NodeCluster:
+    """The cluster, as one of its nodes sees it."""
+
+    def __init__(self, ways: Ways, gate: ReplicatedGate, holding: ShardHandover) -> None:
+        self._gate = gate
+        self.holds_lease = ways.holds_lease
+        self.is_over = ways.displaced
+        self.pass_on = ways.pass_on
+        self.leave = ways.leave
+        self.read_alarms = holding.read_alarms
+
+    def refuses_writes(self) -> str | None:
+        return self._gate.full
 
 
 class Member(NamedTuple):
@@ -53,7 +77,7 @@ class Member(NamedTuple):
     node: Node
     gate: ReplicatedGate
     keeper: Keeper
-    holding: Holding
+    holding: ShardHandover
 
 
 def make_member(
@@ -65,12 +89,13 @@ def make_member(
     log: FencedLog,
     archive: Archive,
     ways: Ways,
-    far: Far | None = None,
+    far: Peers | None = None,
     replicas: Replicas | None = None,
-    ship: Callable[[int], Shipping] | None = None,
+    ship: Callable[[int], ShipperPort] | None = None,
     keeper_files: Files | None = None,
     around: Callable[[Gate], Gate] = lambda gate: gate,
     timings: Timings = DEFAULTS,
+    random: Random = SYSTEM,
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
@@ -87,12 +112,14 @@ def make_member(
         version=program(),
         refused=refused,
         timings=timings,
+        random=random,
     )
     keeper = Keeper(
         log,
         archive,
         gate,
         keeper_files or files,
+        clock,
         epoch_of=ways.epoch_of,
         park_after=settings.park_after,
         history=settings.history,
@@ -111,10 +138,10 @@ def make_member(
         far=far,
         keeper=keeper,
         timings=timings,
+        random=random,
     )
-    node.holds_lease = ways.holds_lease
-    node.refuses = lambda: gate.full
-    holding = Holding(node, log)
+    holding = ShardHandover(node, log)
+    node.join(NodeCluster(ways, gate, holding))
     return Member(node, gate, keeper, holding)
 
 
@@ -133,6 +160,7 @@ class ClusterRuntime:
         make_owners: Callable[..., Ownership] = Ownership,
         keeper_files: Files | None = None,
         timings: Timings = DEFAULTS,
+        random: Random = SYSTEM,
     ) -> None:
         """`layout`: how the cluster is cut if it is founded now. `archive`: in place of the one in the settings.
 
@@ -140,7 +168,8 @@ class ClusterRuntime:
         """
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._files = files or Files()
+        self._random = random
+        self._files = files or Files(random)
         self._layout = layout or Layout()
         self._archive = archive
         self._around = around
@@ -167,44 +196,45 @@ class ClusterRuntime:
             raise
 
     async def _start(self, deps: object) -> Node:
-        from sapwood.runtimes.cluster.nats_log import NatsLog
-        from sapwood.runtimes.cluster.nats_owners import NatsOwners
-        from sapwood.runtimes.cluster.own_archive import OwnArchive, check_archive
-        from sapwood.runtimes.cluster.repairing import answer_mending
-        from sapwood.runtimes.cluster.replicas import NatsReplicas
-        from sapwood.runtimes.cluster.s3_archive import ArchiveRefused, ObjectArchive
-        from sapwood.runtimes.cluster.shipping import Shipper
-        from sapwood.runtimes.cluster.transport import NatsTransport
+        from sapwood.runtimes.cluster.copies.archive_identity import OwnArchive, check_archive
+        from sapwood.runtimes.cluster.copies.log_shipper import Shipper
+        from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
+        from sapwood.runtimes.cluster.copies.s3_archive import ArchiveRefused, ObjectArchive
+        from sapwood.runtimes.cluster.nats.nats_log import NatsLog
+        from sapwood.runtimes.cluster.nats.nats_owners import NatsOwners
+        from sapwood.runtimes.cluster.nats.transport import NatsTransport
+        from sapwood.runtimes.cluster.ops.repair import answer_mending
 
         settings = self._settings
         self._lock = hold(Path(settings.data), settings.cluster, self._files)
-        name = settings.node or node_name()
+        name = settings.node or node_name(self._random)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             given = self._archive or ObjectArchive(settings.archive, timings=self._timings)
-            connection = await connect(settings.nats, name, timings=self._timings)
+            connection = await connect(settings.nats, name, timings=self._timings, random=self._random)
             stack.push_async_callback(disconnect, connection)
             names = await found(connection, settings.cluster, self._layout, timings=self._timings)
-            archive = OwnArchive(given, lambda: check_archive(connection, names, given, self._timings))
+            archive = OwnArchive(given, lambda: check_archive(connection, names, given, self._timings, self._random))
             try:
                 await archive.know()
             except ArchiveRefused as error:
                 raise UsageError(str(error)) from None
             except Unavailable as error:
                 logging.getLogger(__name__).warning("checking the owner of the archive failed: %s", error)
-            ground = NatsOwners(connection, names, name, timings=self._timings)
+            ground = NatsOwners(connection, names, name, timings=self._timings, random=self._random)
             owners = self._make_owners(
                 ground,
                 name,
                 version=program(),
                 knows=migrations(),
+                random=self._random,
                 figures=lambda: {} if member.gate.full is None else {"full": 1.0},
             )
-            transport = NatsTransport(name, connection, names, self._timings)
-            log = NatsLog(connection, names, timings=self._timings)
+            transport = NatsTransport(name, connection, names, self._timings, self._random)
+            log = NatsLog(connection, names, timings=self._timings, random=self._random)
             replicas = NatsReplicas(connection, names, archive)
             stack.callback(log.close)
-            far = Far(owners, transport, loop, settings.limits)
+            far = Peers(owners, transport, loop, settings.limits, self._random)
             member = make_member(
                 settings,
                 clock=self._clock,
@@ -212,19 +242,21 @@ class ClusterRuntime:
                 deps=deps,
                 log=log,
                 archive=archive,
-                ways=Ways(owners.epoch_of, owners.holds_lease, owners.fenced),
+                ways=Ways(
+                    owners.epoch_of, owners.holds_lease, owners.fenced, owners.displaced, owners.pass_on, owners.leave
+                ),
                 far=far,
                 replicas=replicas,
-                ship=lambda stream: Shipper(connection, names, stream, archive, history=settings.history),
+                ship=lambda stream: Shipper(
+                    connection, names, stream, archive, history=settings.history, clock=self._clock
+                ),
                 keeper_files=self._keeper_files,
                 around=self._around,
                 timings=self._timings,
+                random=self._random,
             )
             node, keeper = member.node, member.keeper
-            Answering(node, far)
-            node.is_over = owners.displaced
-            node.leave = owners.leave
-            node.pass_on = owners.pass_on
+            RpcServer(node, far)
             owners.strikes = node.strikes.told
             node.strikes.elsewhere = node.watchdog.elsewhere = owners.struck
             node.strikes.when_released = owners.say
@@ -234,7 +266,7 @@ class ClusterRuntime:
                 if address in node.trees:
                     await keeper.snapshot(address)  # which takes the place of what the log has
                 else:
-                    await node.brought(address, only_files=True)
+                    await node.loader.load(address, only_files=True)
 
             async def listen() -> None:
                 await owners.begin()
@@ -303,7 +335,7 @@ def migrations() -> dict[str, int]:
     return {**own, **framework()}
 
 
-def node_name() -> str:
+def node_name(random: Random) -> str:
     """Return a name that no other node has."""
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:HOST_LETTERS]
-    return f"{host or 'node'}-{secrets.token_hex(3)}"
+    return f"{host or 'node'}-{new_id(random, 3)}"

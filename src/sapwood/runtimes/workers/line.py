@@ -14,7 +14,7 @@ BEAT = 1.0
 """Seconds between two signs of life."""
 
 
-class Line:
+class SupervisorLine:
     """One worker's end of it."""
 
     def __init__(self, connection: Connection, orphaned: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """One connection between two workers, and the exchanges that go over it.
 
-Only the side that connected opens exchanges, so each worker has a connection of its own to
-each other. The first frame after something was read goes at once, past the loop: most likely
+Only the side that connected opens exchanges, so each worker has its own connection to each
+other one. The first frame after something was read goes at once, past the loop: most likely
 the other side waits for nothing else. What is written in one turn of the loop after it is
 written together: by the loop, if it is uvloop's, or else here.
 """
@@ -18,19 +18,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import cast
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.parcels import pack_error, unpack_error
-from sapwood.kernel.ports import Answer, NotBegun
-from sapwood.runtimes.workers.framing import (
-    OPENING,
-    Gap,
-    Kind,
-    Reader,
-    Unheard,
-    credit,
-    head,
-    opening,
-    read_credit,
-)
+from sapwood.kernel.marshal.failures import pack_error, unpack_error
+from sapwood.kernel.ports.placement import NotBegun
+from sapwood.kernel.ports.transport import Answer
+from sapwood.runtimes.workers.frames import OPENING, FrameReader, Gap, Kind, Unheard, credit, head, opening, read_credit
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +41,7 @@ Answers = Mapping[bytes, Answer]
 """Who takes the first message of an exchange that the other side opened, by what it is about."""
 
 
-class Talk:
+class LinkExchange:
     """One exchange, seen from one of its ends."""
 
     # Most exchanges are one message each way: what they never need stands on the class.
@@ -58,10 +49,10 @@ class Talk:
     """How many messages the answering side may send unasked; 0: it counts bytes."""
     _credit = WINDOW
     _granted = 0
-    """What was taken and is not granted anew yet."""
+    """What was taken and is not granted again yet."""
     _reader: Future[None] | None = None
     _reply: Future[bytes] | None = None
-    """What is done with the only message; then nobody reads."""
+    """Receives the only message; then there is no reader."""
     _incoming: deque[bytes] | None = None
     _room: Future[None] | None = None
     _ended = False
@@ -122,7 +113,7 @@ class Talk:
         return self._reply
 
     def _settle(self) -> None:
-        """Tell whoever waits for the only message."""
+        """Notify the caller that waits for the only message."""
         reply = self._reply
         if reply is None or reply.done():
             return
@@ -267,14 +258,14 @@ class Link(asyncio.Protocol):
         self.loop = loop
         self.who = who
         """The other worker, as people read it."""
-        self.talks: dict[int, Talk] = {}
+        self.talks: dict[int, LinkExchange] = {}
         self.is_lost = False
         self.answers = answers
         """What the other side may ask. `None` means nothing."""
         self.is_greeted = False
         """Whether the other side has shown that it is a worker of ours."""
         self._lost = lost
-        self._reader = Reader()
+        self._reader = FrameReader()
         self._last = 0
         self._sent = 0
         self._transport: Transport | None = None
@@ -285,16 +276,16 @@ class Link(asyncio.Protocol):
         self._turn = False
         """Whether something was written in this turn of the loop."""
         self._gathers = type(loop).__module__.startswith("uvloop")
-        """Whether the loop writes together by itself what it is given in one turn."""
+        """Whether the loop itself combines what it is given in one turn into one write."""
         self._is_first = False
         """Whether nothing was written since something was read."""
         self._socket = -1
-        """Our own descriptor of the connection: nobody else's file can ever be behind its number."""
+        """Our own descriptor of the connection: its number can never refer to another file."""
 
-    def open(self, verb: bytes, message: bytes, items: int) -> Talk:
+    def open(self, verb: bytes, message: bytes, items: int) -> LinkExchange:
         """Begin an exchange."""
         self._last += 1
-        talk = Talk(self, self._last, items, False)
+        talk = LinkExchange(self, self._last, items, False)
         if self.is_lost:
             talk.lose(self._unheard())
         else:
@@ -313,7 +304,7 @@ class Link(asyncio.Protocol):
             if not transport.get_write_buffer_size():
                 try:
                     written = os.write(self._socket, frame)
-                except OSError:  # there is no room, or nobody reads any more: the loop finds out
+                except OSError:  # there is no room, or the connection has no reader any more: the loop finds out
                     written = 0
                 if written == len(frame):
                     return
@@ -401,7 +392,7 @@ class Link(asyncio.Protocol):
             raise Gap("An exchange began without a request.") from None
         verb = content[OPENING.size : OPENING.size + length]
         answer = self.answers.get(verb) or self._refuse(verb)
-        talk = self.talks[number] = Talk(self, number, items, True)
+        talk = self.talks[number] = LinkExchange(self, number, items, True)
         try:
             answer(content[OPENING.size + length :], talk)
         except Exception as error:

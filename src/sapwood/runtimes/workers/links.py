@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from sapwood.kernel.ports import Answer, Exchange, NotBegun
+from sapwood.kernel.ports.placement import NotBegun
+from sapwood.kernel.ports.transport import Answer, Exchange
 from sapwood.runtimes.workers.link import Link
 
 LAST_WORDS = 1.0
@@ -48,7 +49,7 @@ class Links(ABC):
         link = self._links.get(node)
         if link is not None and (waiting := link.until_room()) is not None:
             await waiting
-        while link is None or link.is_lost:  # also one that was made, and lost before this task went on
+        while link is None or link.is_lost:  # also one that was made, and lost before this task continued
             link = await self._link(node)
         return link.open(verb.encode(), message, items)
 
@@ -57,7 +58,7 @@ class Links(ABC):
             raise NotBegun("The app is not running.")
         connecting = self._connecting.get(node)
         if connecting is None:
-            # In a context of its own: whoever needs it first is not whoever it is for.
+            # In a new context: the connection does not belong to the caller that needs it first.
             connecting = asyncio.get_running_loop().create_task(self._connect(node), context=Context())
             self._connecting[node] = connecting
             connecting.add_done_callback(lambda done: self._connected(node, done))

@@ -17,15 +17,15 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import UsageError
-from sapwood.kernel.classes import AgentClass, all_known
-from sapwood.kernel.shards import SHARDS, shard_of
+from sapwood.kernel.marshal.agent_class import AgentClass, all_known
+from sapwood.kernel.ports.shards import SHARDS, shard_of
 
 PLAIN = ""
 """The pool of all classes that name none."""
 
 
 @dataclass(frozen=True)
-class Sharing:
+class ShardPlan:
     """How the trees of a folder are shared. All who share it are told the same one, and decide by nothing else.
 
     The plain workers have the first numbers, then those of each pool, by its name.
@@ -43,8 +43,8 @@ class Sharing:
         return self.workers + sum(self.pools.values())
 
     @property
-    def parts(self) -> list[Part]:
-        return [Part(number, self) for number in range(self.count)]
+    def parts(self) -> list[WorkerPart]:
+        return [WorkerPart(number, self) for number in range(self.count)]
 
     def pool(self, number: int) -> str:
         """Return the pool that a worker is for."""
@@ -74,11 +74,11 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerPart:
     """One worker's share: it is the `number`th of them, from 0."""
 
     number: int
-    sharing: Sharing
+    sharing: ShardPlan
 
     @property
     def suffix(self) -> str:
@@ -121,7 +121,7 @@ class Part:
         return f"lock-{node}"
 
 
-def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int]) -> Sharing:
+def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int]) -> ShardPlan:
     """Return how so many workers share the trees of these classes. A pool of 0: the plain workers run its classes."""
     wanted = {kind.pool: kind for kind in reversed(roots) if kind.pool is not None}
     for pool in pools:
@@ -138,7 +138,7 @@ def shared_by(roots: Sequence[AgentClass], workers: int, pools: Mapping[str, int
     for kind in roots:
         for former in kind.aliases:
             types.setdefault(former, kind.pool)
-    return Sharing(workers, sizes, {type_: pool for type_, pool in sorted(types.items()) if pool in sizes})
+    return ShardPlan(workers, sizes, {type_: pool for type_, pool in sorted(types.items()) if pool in sizes})
 
 
 def _instead_of(pool: str, wanted: Mapping[str, AgentClass]) -> str:

@@ -2,7 +2,7 @@
 
 The supervisor holds the folder's own lock and hands it down: it is held as long
 as one of them lives, whatever becomes of the supervisor. So all workers of a
-folder agree on how it is shared. Each holds a lock of its own beside it, by its number.
+folder agree on how it is shared. Each also holds its own lock, named by its number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from sapwood.runtimes.workers.placement import Part
+from sapwood.runtimes.workers.placement import WorkerPart
 from sapwood.runtimes.workers.transport import UnixTransport
 from sapwood.storage.files import FolderLock
 from sapwood.timings import DEFAULTS, Timings
@@ -23,7 +23,7 @@ class WorkerShare:
 
     def __init__(
         self,
-        directory: Part,
+        directory: WorkerPart,
         sockets: Mapping[str, Path],
         listening: socket.socket,
         secret: str,
@@ -48,7 +48,7 @@ class WorkerShare:
         return self.directory.pool
 
     def hold(self, folder: Path) -> FolderLock:
-        os.fstat(self._folder_lock)  # whoever lost it runs on nothing
+        os.fstat(self._folder_lock)  # fails if this worker has lost it: it has no folder then
         return FolderLock(folder, self.directory.lock_of(self.directory.here))
 
     async def listen(self) -> None:

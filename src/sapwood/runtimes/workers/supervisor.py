@@ -13,13 +13,11 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import secrets
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import reduction
@@ -29,8 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from sapwood.kernel.watchdog import write_crash
-from sapwood.runtimes.workers.placement import Part, Sharing
+from sapwood.clock import Clock, SystemClock, real_time
+from sapwood.kernel.actors.watchdog import write_crash
+from sapwood.randomness import SYSTEM, Random, new_id
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.runtimes.workers.share import WorkerShare
 from sapwood.storage.files import FolderLock
 from sapwood.timings import DEFAULTS, Timings
@@ -50,7 +50,7 @@ LOOK = 1.0
 """Seconds between two looks, at most."""
 
 
-class Inherited:
+class InheritedFile:
     """An open file that the other process holds too."""
 
     def __init__(self, descriptor: int) -> None:
@@ -60,8 +60,8 @@ class Inherited:
         return _inherited, (reduction.DupFd(self.descriptor),)
 
 
-def _inherited(duplicate: Any) -> Inherited:
-    return Inherited(duplicate.detach())
+def _inherited(duplicate: Any) -> InheritedFile:
+    return InheritedFile(duplicate.detach())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,22 @@ class Seat:
     """What one worker is given. It goes to another process."""
 
     number: int
-    sharing: Sharing
+    sharing: ShardPlan
     restarts: int
     sockets: dict[str, Path]
     """Where each worker listens to the others."""
     listening: socket.socket
     """Where this one does."""
     secret: str
-    folder_lock: Inherited
+    folder_lock: InheritedFile
     line: Connection
     """To the supervisor, which closes it by ending."""
-    stacks: Inherited
+    stacks: InheritedFile
     """A file to write to where it is, when it is asked by `WHERE`: the supervisor reads it."""
     timings: Timings = DEFAULTS
 
     def share(self) -> WorkerShare:
-        part = Part(self.number, self.sharing)
+        part = WorkerPart(self.number, self.sharing)
         folder_lock = self.folder_lock.descriptor
         return WorkerShare(
             part,
@@ -98,7 +98,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerProcess:
     """One worker, as the supervisor sees it."""
 
     number: int
@@ -127,7 +127,7 @@ class Worker:
 class Supervisor:
     """Keeps the workers running until it is told to stop."""
 
-    sharing: Sharing
+    sharing: ShardPlan
     work: Callable[..., None]
     """What a worker does, given its seat and `arguments`. It is looked up by name in the other process."""
     arguments: tuple[Any, ...]
@@ -143,14 +143,21 @@ class Supervisor:
     when_ready: Callable[[], None] = lambda: None
     """Called once, when all workers were ready for the first time."""
     timings: Timings = DEFAULTS
-    _workers: list[Worker] = field(default_factory=list[Worker])
+    clock: Clock = field(default_factory=SystemClock)
+    real_time: Callable[[], float] = real_time
+    """It has no event loop, whose time it could use."""
+    random: Random = SYSTEM
+    _workers: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
     _listening: list[socket.socket] = field(default_factory=list[socket.socket])
     _paths: dict[str, Path] = field(default_factory=dict[str, Path])
-    _secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _secret: str = field(init=False)
     _stop_at: float | None = None
-    """When to kill whoever has not ended."""
+    """When to kill the workers that have not ended."""
     _is_asked_to_stop: bool = False
     _were_ready: bool = False
+
+    def __post_init__(self) -> None:
+        self._secret = new_id(self.random, 32)
 
     def run(self) -> int:
         """Run until a signal comes; return the exit code: 1 if the workers could not even start."""
@@ -189,9 +196,9 @@ class Supervisor:
             listening.bind(str(path))
             listening.listen(BACKLOG)
             self._listening.append(listening)
-            self._workers.append(Worker(number))
+            self._workers.append(WorkerProcess(number))
 
-    def _start(self, worker: Worker) -> None:
+    def _start(self, worker: WorkerProcess) -> None:
         worker.restarts += 1
         with contextlib.ExitStack() as unless_started:
             try:
@@ -202,14 +209,14 @@ class Supervisor:
                     process.start()
             except (OSError, EOFError) as error:  # what it needs is not there now, or who was to fork it has just ended
                 log.error("starting worker %d failed: %r", worker.number, error)
-                worker.start_at = time.monotonic() + self.timings.worker_start_interval
+                worker.start_at = self.real_time() + self.timings.worker_start_interval
                 return
             unless_started.pop_all()
         worker.process, worker.line = process, line
-        worker.started = worker.heard = time.monotonic()
+        worker.started = worker.heard = self.real_time()
         worker.is_ready = worker.is_closed = worker.is_drained = False
 
-    def _seat(self, worker: Worker, line: Connection) -> Seat:
+    def _seat(self, worker: WorkerProcess, line: Connection) -> Seat:
         if worker.stacks is not None:
             worker.stacks.close()
         worker.stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
@@ -220,9 +227,9 @@ class Supervisor:
             self._paths,
             self._listening[worker.number],
             self._secret,
-            Inherited(self.lock.descriptor),
+            InheritedFile(self.lock.descriptor),
             line,
-            Inherited(worker.stacks.fileno()),
+            InheritedFile(worker.stacks.fileno()),
             self.timings,
         )
 
@@ -250,7 +257,7 @@ class Supervisor:
             process = worker.process
             if process is not None and _has_ended(worker, process):
                 self._ended(worker, process)
-        now = time.monotonic()
+        now = self.real_time()
         for worker in self._workers:
             process = worker.process
             if process is None:
@@ -269,15 +276,15 @@ class Supervisor:
             for worker in self._workers:
                 self._tell(worker, END)
 
-    def _ask_or_kill(self, worker: Worker, process: BaseProcess) -> None:
-        now = time.monotonic()
+    def _ask_or_kill(self, worker: WorkerProcess, process: BaseProcess) -> None:
+        now = self.real_time()
         if worker.asked < worker.heard:
             worker.asked = now
             _signal(process, WHERE)
         elif now > worker.asked + self.timings.worker_answer_timeout:
             self._kill(worker, process)
 
-    def _kill(self, worker: Worker, process: BaseProcess) -> None:
+    def _kill(self, worker: WorkerProcess, process: BaseProcess) -> None:
         log.error("%s does not answer and is killed", self._named(worker, process))
         _signal(process, signal.SIGKILL)
         process.join()
@@ -287,9 +294,9 @@ class Supervisor:
             text = f"Worker {worker.number} (process {process.pid}) stopped answering. Its stack traces:\n{stacks}"
             log.error("%s", text)
             with contextlib.suppress(OSError):  # it is in the log
-                write_crash(self.folder, process.pid or 0, text)
+                write_crash(self.folder, process.pid or 0, text, self.clock.now())
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: WorkerProcess) -> None:
         line = worker.line
         while line is not None and line.poll():
             try:
@@ -298,7 +305,7 @@ class Supervisor:
                 line.close()
                 worker.line = None
                 return
-            worker.heard = time.monotonic()
+            worker.heard = self.real_time()
             worker.is_closed = worker.is_closed or said == CLOSED
             worker.is_drained = worker.is_drained or said == DRAINED
             if said == READY:
@@ -307,12 +314,12 @@ class Supervisor:
                     self._were_ready = True
                     self.when_ready()
 
-    def _tell(self, worker: Worker, what: bytes) -> None:
+    def _tell(self, worker: WorkerProcess, what: bytes) -> None:
         if worker.line is not None:
             with contextlib.suppress(OSError):  # it has just ended
                 worker.line.send_bytes(what)
 
-    def _ended(self, worker: Worker, process: BaseProcess) -> None:
+    def _ended(self, worker: WorkerProcess, process: BaseProcess) -> None:
         process.join()
         code, worker.process = process.exitcode or 0, None
         if worker.line is not None:
@@ -326,13 +333,13 @@ class Supervisor:
             log.error("worker %d %s before it was ready; sapwood shuts down", worker.number, how)
             self._stop()
             return
-        now = time.monotonic()
+        now = self.real_time()
         worker.failures = 0 if now - worker.started > self.timings.worker_steady_after else worker.failures + 1
         pause = min(0.25 * 2 ** (worker.failures - 1), LONGEST_PAUSE) if worker.failures > 1 else 0.0
         worker.start_at = now + pause
         log.error("%s %s; restarting it", self._named(worker, process), how)
 
-    def _named(self, worker: Worker, process: BaseProcess) -> str:
+    def _named(self, worker: WorkerProcess, process: BaseProcess) -> str:
         pool = self.sharing.pool(worker.number)
         return f"worker {worker.number} ({pool and f'{pool}, '}process {process.pid})"
 
@@ -340,7 +347,7 @@ class Supervisor:
         self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
 
     def _stop(self) -> None:
-        self._stop_at = time.monotonic() + self.grace + self.timings.worker_exit_timeout
+        self._stop_at = self.real_time() + self.grace + self.timings.worker_exit_timeout
         for worker in self._workers:
             if worker.process is not None:
                 _signal(worker.process, signal.SIGTERM)
@@ -349,7 +356,7 @@ class Supervisor:
         """Close the public port, when all workers have: as long as one process has it open, clients would wait."""
         is_late = (
             self._stop_at is not None
-            and time.monotonic() > self._stop_at - self.grace - self.timings.worker_exit_timeout + STUCK
+            and self.real_time() > self._stop_at - self.grace - self.timings.worker_exit_timeout + STUCK
         )
         if self.public is not None and (is_late or all(one.is_closed or one.process is None for one in self._workers)):
             with contextlib.suppress(OSError):  # not every system can; there it ends with the last that has it open
@@ -358,7 +365,7 @@ class Supervisor:
             self.public = None
 
 
-def _has_ended(worker: Worker, process: BaseProcess) -> bool:
+def _has_ended(worker: WorkerProcess, process: BaseProcess) -> bool:
     if process.is_alive():
         return False
     # If who forked it has ended, that looks like the end of all workers; but one that lives holds its end of the line.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sapwood.errors import Unavailable
-from sapwood.kernel.ports import Exchange
+from sapwood.kernel.ports.transport import Exchange
 from sapwood.runtimes.workers.link import Link
 from sapwood.runtimes.workers.links import Links
 from sapwood.timings import DEFAULTS, Timings

@@ -1,0 +1,70 @@
+"""The part of every agent class that the framework calls: what it asks of the agent, and what it runs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
+
+from sapwood.capabilities.child_states import ChildStates
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_base import AgentBase
+from sapwood.runs.backends.method_backend import MethodRuns
+from sapwood.runs.default_hooks import DefaultHooks
+from sapwood.runs.dispatch.cleanup import Sweeper
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.results import Outcomes
+from sapwood.runs.dispatch.run_monitors import RunMonitors
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.execution.run_hooks import RunHooks
+from sapwood.runs.remote.remote_sessions import RemoteSessions
+from sapwood.runs.tables.runs_table import Run
+
+
+class AgentInternals(AgentBase):
+    """What the framework needs of an agent. Subclasses of `Agent` cannot override it."""
+
+    _actor: Actor
+    _hooks_class: ClassVar[Callable[[Actor], RunHooks]] = DefaultHooks
+    """What the packages below call, where agents and chat agents differ."""
+
+    @classmethod
+    def _type_arguments(cls) -> Mapping[Any, Any]:
+        """Return the types that the type variables of the framework's own methods stand for in copies."""
+        return {}
+
+    @classmethod
+    def _check_setup(cls, *, has_users: bool) -> None:
+        """Refuse, when an app starts, a class that cannot work in this environment, or in an app that has users."""
+
+    async def _sapwood_tell_state(self) -> None:
+        """Tell the parent the state; the framework's own."""
+        await self._actor.of(ChildStates).tell()
+
+    async def _sapwood_follow_run(self, run: str) -> None:
+        """Follow a run to its end; the framework's own."""
+        await self._actor.of(RunMonitors).follow(run)
+        await self._actor.of(Sweeper).run_ended()
+
+    async def _sapwood_run_finished(self, run: Run) -> None:
+        """Call the hook for the end of a run; the framework's own."""
+        await self._actor.agent.on_run_finish(self._actor.of(Outcomes).reported(run))
+
+    async def _sapwood_sweep_runs(self) -> None:
+        """Take away the runs that are not to be kept any longer; the framework's own."""
+        await self._actor.of(Sweeper).sweep()
+
+    async def _sapwood_serve_run(self, run: str) -> None:
+        """Do a run; the framework's own."""
+        await cast("MethodRuns", self._actor.of(RunExecutor).worker).drive(run)
+
+    async def _sapwood_run_result(self, run: Run) -> Run:
+        """Return a run of this agent once it is over; the framework's own."""
+        return await self._actor.of(Runs).result(run)
+
+    async def _sapwood_full_input(self, run: Run) -> Any:
+        """Return the whole input of a run of this agent; the framework's own."""
+        return await self._actor.of(Runs).full_input(run)
+
+    async def _sapwood_send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
+        """Ask another server to stop a run; the framework's own."""
+        await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until)

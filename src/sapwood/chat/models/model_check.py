@@ -1,0 +1,45 @@
+"""Checks that the model of a chat agent can be used, as far as that is known without a network."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from sapwood.errors import UsageError
+
+CREDENTIAL_CHAINS = ("bedrock", "google-cloud", "google-vertex", "gateway/bedrock", "gateway/google-cloud")
+"""Providers that look for credentials on the network when their client is made. Their models are not checked."""
+
+
+class ModelUnusable(Exception):
+    """The model of an agent cannot be used: its name is unknown, or its key or its package is missing."""
+
+
+def check_class(cls: Any) -> None:
+    """Refuse a class whose `model` cannot be used."""
+    model, name = cls.model, cls.__name__
+    if model is None and cls.loop is None:
+        raise UsageError(
+            f'{name} has no model. Set `model`, such as "openai:gpt-5", or write get_model() or respond().'
+        )
+    try:
+        check_model(model)
+    except ModelUnusable as error:
+        raise UsageError(f"{name}.model cannot be used, got {model!r}: {error}") from None
+
+
+def check_model(model: Any) -> None:
+    """Raise `ModelUnusable` if a model is given by a name that cannot be used. Other models are not checked."""
+    if isinstance(model, str) and not model.startswith(tuple(f"{one}:" for one in CREDENTIAL_CHAINS)):
+        _infer(model)
+
+
+@functools.cache
+def _infer(name: str) -> None:
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import infer_model
+
+    try:
+        infer_model(name)
+    except (UserError, ImportError, ValueError) as error:
+        raise ModelUnusable(str(error)) from error

@@ -1,0 +1,1 @@
+"""What is stored of a conversation: messages, turns, chunks and output."""

@@ -1,0 +1,162 @@
+"""What is kept of one conversation, and shown of it: its messages, its turns, and what it streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.due_work import Agenda
+from sapwood.chat.store.chat_behavior import ChatBehavior
+from sapwood.chat.store.outputs import Output
+from sapwood.chat.store.stream import ChatStream
+from sapwood.chat.store.transcript import Transcript
+from sapwood.chat.store.turns import Turn, TurnRow, TurnsTable
+from sapwood.chat.store.user_messages import ids_of
+from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
+from sapwood.errors import InvalidResult, Refused, StoredDataError
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.sockets import Socket
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.results import Outcomes
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.tables.decisions import Decisions
+from sapwood.runs.tables.runs_table import shown
+from sapwood.wire import helix
+
+DRIVE = "_sapwood_drive_turn"
+"""The method whose fibers drive turns."""
+
+
+class NoAnswer(Refused):
+    """A turn that does a run ended without an answer."""
+
+
+class ConversationRecord:
+    """What is kept of the conversation of one chat agent."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: ChatBehavior = actor.agent
+        self.transcript = Transcript(actor.database, actor.host.clock)
+        self.turns = TurnsTable(actor.database, actor.host.clock)
+        self.stream = ChatStream(actor, self.turns)
+        self.output: Output = actor.agent._output
+        if actor.kind.overrides("on_chunk"):
+            self.stream.on_chunk = self._agent.on_chunk
+
+    def row(self, number: int) -> TurnRow:
+        """Return a turn as it is stored."""
+        row = self.turns.of(number)
+        if row is None:
+            raise Refused("The turn was cleared.")
+        return row
+
+    def check_answer(self, row: TurnRow, text: str) -> None:
+        """Raise if a turn that does a run would end without an answer: its caller would take nothing for one."""
+        if row.run is not None and not text.strip():
+            raise NoAnswer(
+                f"{type(self._agent).__name__} ended without an answer: the last message of the model has no text."
+            )
+
+    def text(self) -> str:
+        """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""
+        text = self.transcript.text()
+        waits = [row.new_messages for row in self.turns.open() if row.new_messages != "[]"]
+        if not waits:
+            return text
+        ids = [id for id, _ in self.transcript.ids()]
+        changed = [ids.index(id) for said in waits for id in ids_of(said) if id in ids]
+        if changed:
+            text = msgspec.json.encode(self.transcript.messages()[: min(changed)]).decode()
+        return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
+
+    def tell_all(self, *, sender: Socket | None = None) -> None:
+        """Send the conversation to every client except the sender of its last message."""
+        self.stream.tell_messages(self.text, sender=sender)
+
+    def turn(self, row: TurnRow) -> Turn[Any]:
+        """Return a turn whose output has the type that the class declares; `StoredDataError` if it does not fit."""
+        turn = self.shown(row)
+        if row.output is None:
+            return turn
+        try:
+            return replace(turn, output=self.output.read(row.output))
+        except InvalidResult as error:
+            raise StoredDataError(
+                f"The output of the turn {row.id!r} cannot be read: {error} The class has changed since: change it "
+                "back."
+            ) from error
+
+    def ended_turn(self, row: TurnRow) -> Turn[Any]:
+        """Return the same, with the JSON value where the output does not fit."""
+        try:
+            return self.turn(row)
+        except StoredDataError:
+            return self.shown(row)
+
+    def shown(self, row: TurnRow) -> Turn[Any]:
+        """Return a turn as it is told to clients and callers: its output is a JSON value."""
+        message = self.transcript.get(row.message) if row.message else None
+        parts: list[dict[str, Any]] = message["parts"] if message is not None else []
+        return Turn(
+            id=row.id,
+            status=row.status,
+            text="".join(str(part["text"]) for part in parts if part["type"] == "text"),
+            output=None if row.output is None else msgspec.json.decode(row.output),
+            error=row.error,
+            reason=row.reason,
+            steps=row.steps,
+            usage={model: spent.told() for model, spent in row.spent().items()},
+            body=msgspec.json.decode(row.body),
+            user=row.user,
+        )
+
+    def export(self) -> dict[str, Any]:
+        """Return everything that is known of the conversation, as what JSON has."""
+        return {
+            "messages": self.transcript.messages(),
+            "model_messages": self.transcript.exported(),
+            "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
+            "decisions": [one.told() for one in self._actor.of(Decisions).all()],
+            "helix": self._in_words_of_helix(),
+        }
+
+    def _in_words_of_helix(self) -> dict[str, Any]:
+        """Return the conversation and its runs for tools that were written for Helix."""
+        tools = self._agent.tools
+        agents = {one.name: known(one.cls).type for one in tools if isinstance(one, AgentTool)}
+        has_companions = any(isinstance(one, PersistentAgent) for one in tools)
+        runs, outcomes = self._actor.of(Runs).registry.all(), self._actor.of(Outcomes)
+        caller = self._actor.address
+        return {
+            "messages": helix.recorded(self.transcript.exported(), agents, companions=has_companions),
+            "subSessionRefs": [
+                helix.sub_session_ref(shown(row), caller, row.mode, outcomes.remote(row)) for row in runs
+            ],
+        }
+
+    def launch(self, number: int) -> None:
+        """Start the fiber that drives a turn."""
+        self._actor.of(Agenda).fibers.launch(_driving(number), DRIVE, number)
+
+    def tell_end(self, number: int) -> None:
+        """Report the end of a turn from a fiber, because no driver is left to do so."""
+        self._actor.of(Agenda).fibers.launch(_driving(number), DRIVE, number)
+
+    def rests(self, number: int) -> bool:
+        """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
+        return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
+
+    def wake(self, row: TurnRow) -> None:
+        """Resume a resting turn. Its waiters resume first, so that a crash leaves none behind."""
+        if row.run is not None:
+            self._actor.of(RunExecutor).wake_above(row.run)
+        self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
+
+
+def _driving(number: int) -> str:
+    """Return the name of the fiber that drives a turn."""
+    return f"turn {number}"

@@ -1,0 +1,320 @@
+"""A conversation, kept twice: as its clients see it, and as the model does.
+
+Clients hold one message for each answer, made of parts; a model wants requests and
+responses that alternate. Each model message belongs to one message of the clients', so
+that what is taken back there is taken back here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sapwood.chat.store.size_limits import LARGEST, fitted
+from sapwood.clock import Clock
+from sapwood.storage.database import Database
+from sapwood.storage.migrations import Schema
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ToolCallPart
+
+CHAT = Schema("sapwood.chat", "chat")
+SEARCH = Schema("sapwood.chat", "search")
+
+UIMessage = dict[str, Any]
+"""A message as the AI SDK has it: id, role, parts, perhaps metadata."""
+
+
+AT_ONCE = 250
+"""Messages that are read in one batch: more would block other agents."""
+
+
+@functools.cache
+def _adapter() -> Any:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter
+
+
+class Transcript:
+    """The messages of one conversation."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+        self._history: list[tuple[str, ModelMessage]] | None = None
+        self._body: tuple[str, str | None] = ("", None)
+        """The id and the text of the message that was last read or written; no text: there is no such message."""
+        self._undone = database.undone
+        self._changes = 0
+        """How often what the model sees was changed."""
+
+    @property
+    def exists(self) -> bool:
+        return self._db.has(CHAT)
+
+    def text(self) -> str:
+        """Return all messages as JSON."""
+        if not self.exists:
+            return "[]"
+        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position")
+        return f"[{','.join(body for (body,) in rows)}]"
+
+    def messages(self) -> list[UIMessage]:
+        """Return all messages."""
+        return msgspec.json.decode(self.text())
+
+    def get(self, id: str) -> UIMessage | None:
+        if not self.exists:
+            return None
+        self._forget_undone()
+        if self._body[0] != id:
+            rows = self._db.execute("SELECT body FROM sapwood_messages WHERE id = ?", id)
+            self._body = (id, rows[0][0] if rows else None)
+        text = self._body[1]
+        return None if text is None else msgspec.json.decode(text)
+
+    def last(self) -> UIMessage | None:
+        if not self.exists:
+            return None
+        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position DESC LIMIT 1")
+        return msgspec.json.decode(rows[0][0]) if rows else None
+
+    def ids(self) -> list[tuple[str, str]]:
+        """Return the id and the role of every message."""
+        return self._db.execute("SELECT id, role FROM sapwood_messages ORDER BY position") if self.exists else []
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Return which of these are ids of messages."""
+        asked = list(ids)
+        if not asked or not self.exists:
+            return set()
+        rows = self._db.execute(
+            "SELECT id FROM sapwood_messages WHERE id IN (SELECT value FROM json_each(?))",
+            msgspec.json.encode(asked).decode(),
+        )
+        return {id for (id,) in rows}
+
+    def last_said(self) -> list[str]:
+        """Return the id of the user's last message, if there is one."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT id FROM sapwood_messages WHERE role = 'user' ORDER BY position DESC LIMIT 1")
+        return [id for (id,) in rows]
+
+    def put(self, message: UIMessage) -> None:
+        """Store a message: at the end, or in the place of the one with its id."""
+        self._db.ensure(CHAT)
+        body = msgspec.json.encode(message)
+        if len(body) > LARGEST:
+            body = msgspec.json.encode(fitted(message))
+        text = body.decode()
+        self._db.execute(
+            "INSERT INTO sapwood_messages (id, role, body, created_at) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+            message["id"],
+            message["role"],
+            text,
+            self._clock.now(),
+        )
+        self._forget_undone()
+        self._body = (message["id"], text)
+        if self._db.has(SEARCH):
+            self._forget_words(message["id"])
+            self._index(message)
+
+    def search(self, words: str, limit: int) -> list[UIMessage]:
+        """Return the messages with these words, best first."""
+        if not self.exists:
+            return []
+        if not self._db.has(SEARCH):
+            self._db.ensure(SEARCH)
+            for message in self.messages():
+                self._index(message)
+        wanted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
+        if not wanted:
+            return []
+        rows = self._db.execute(
+            "SELECT body FROM sapwood_message_words JOIN sapwood_messages USING (id)"
+            " WHERE sapwood_message_words MATCH ? ORDER BY rank LIMIT ?",
+            wanted,
+            limit,
+        )
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    def _index(self, message: UIMessage) -> None:
+        text = "\n".join(str(part["text"]) for part in message["parts"] if part.get("type") == "text")
+        self._db.execute("INSERT INTO sapwood_message_words (id, text) VALUES (?, ?)", message["id"], text)
+
+    def _forget_words(self, id: str) -> None:
+        self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Take messages back, and with them what the model saw of them."""
+        gone = set(ids)
+        for id in gone:
+            self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
+            self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
+            if self._db.has(SEARCH):
+                self._forget_words(id)
+        if gone:
+            self._forget_history()
+
+    def clear(self) -> None:
+        """Forget everything that was said."""
+        if self.exists:
+            self._db.execute("DELETE FROM sapwood_messages")
+            self._db.execute("DELETE FROM sapwood_model_messages")
+            if self._db.has(SEARCH):
+                self._db.execute("DELETE FROM sapwood_message_words")
+        self._forget_history()
+
+    def history(self) -> list[ModelMessage]:
+        """Return the conversation as the model sees it."""
+        return [message for _, message in self._loaded()]
+
+    async def load(self) -> None:
+        """Read the conversation as the model sees it, with pauses if it is long: `history` has it then."""
+        if self._is_loaded():
+            return
+        rows, changes = self._rows(), (self._changes, self._db.undone)
+        if len(rows) <= AT_ONCE:
+            return
+        found: list[tuple[str, ModelMessage]] = []
+        for first in range(0, len(rows), AT_ONCE):
+            found += _read(rows[first : first + AT_ONCE])
+            await asyncio.sleep(0)
+        if changes == (self._changes, self._db.undone):  # if not, it is read again in one go
+            self._history = found
+
+    def _loaded(self) -> list[tuple[str, ModelMessage]]:
+        if not self._is_loaded() or self._history is None:
+            self._history = _read(self._rows())
+        return self._history
+
+    def _is_loaded(self) -> bool:
+        self._forget_undone()
+        return self._history is not None
+
+    def _forget_undone(self) -> None:
+        if self._undone != self._db.undone:
+            self._undone, self._history, self._body = self._db.undone, None, ("", None)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        if not self.exists:
+            return []
+        return self._db.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position")
+
+    def _forget_history(self) -> None:
+        self._history, self._body = None, ("", None)
+        self._changes += 1
+
+    def add(self, id: str, message: ModelMessage) -> None:
+        """Store what was said to the model or by it, as part of a message."""
+        self._db.ensure(CHAT)
+        body: bytes = _adapter().dump_json([message])
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (message, kind, body) VALUES (?, ?, ?)",
+            id,
+            message.kind,
+            body[1:-1].decode(),
+        )
+        self._changes += 1
+        if self._is_loaded() and self._history is not None:
+            self._history.append((id, message))
+
+    def exported(self) -> list[Any]:
+        """Return the conversation as the model sees it, as what JSON has."""
+        if not self.exists:
+            return []
+        rows = self._db.execute("SELECT body FROM sapwood_model_messages ORDER BY position")
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    def of(self, id: str) -> list[ModelMessage]:
+        """Return what the model saw of one message."""
+        return [message for one, message in self._loaded() if one == id]
+
+    def shorten(self, count: int, summary: ModelMessage) -> None:
+        """Put a summary in the place of the first messages that the model sees; clients see all of them still."""
+        id, _ = self._loaded()[count - 1]
+        rows = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position LIMIT ?", count)
+        last = rows[-1][0]
+        body: bytes = _adapter().dump_json([summary])
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE position <= ?", last)
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
+            last,
+            id,
+            summary.kind,
+            body[1:-1].decode(),
+        )
+        self._forget_history()
+
+    def leave_out_files(self) -> bool:
+        """Replace files that the model could not be sent by a note; return `False` if there are none.
+
+        These are the files of the messages that have no answer yet. If those have no files, it is every file that is
+        sent as a URL: a URL that once worked may be gone.
+        """
+        from pydantic_ai.messages import BinaryContent, FileUrl
+
+        history = self._loaded()
+        answered = max((at for at, (_, message) in enumerate(history) if message.kind == "response"), default=-1)
+        return self._leave_out(answered + 1, (BinaryContent, FileUrl)) or self._leave_out(0, (FileUrl,))
+
+    def _leave_out(self, first: int, kinds: tuple[type, ...]) -> bool:
+        history = self._loaded()
+        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
+        has_changed = False
+        for (position,), (_, message) in zip(positions[first:], history[first:], strict=True):
+            if message.kind != "request":
+                continue
+            parts = [
+                replace(part, content=_without(part.content, kinds)) if part.part_kind == "user-prompt" else part
+                for part in message.parts
+            ]
+            if parts != list(message.parts):
+                body: bytes = _adapter().dump_json([replace(message, parts=parts)])
+                self._db.execute(
+                    "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), position
+                )
+                has_changed = True
+        if has_changed:
+            self._forget_history()
+        return has_changed
+
+
+def _without(content: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the content of a prompt with a note in the place of each file of these kinds."""
+    if isinstance(content, str):
+        return content
+    return [
+        f"[A file could not be read and was left out: {getattr(one, 'url', one.media_type)}]"
+        if isinstance(one, kinds)
+        else one
+        for one in content
+    ]
+
+
+def _read(rows: Sequence[tuple[str, str]]) -> list[tuple[str, ModelMessage]]:
+    found: Sequence[ModelMessage] = _adapter().validate_json(f"[{','.join(body for _, body in rows)}]")
+    return [(id, message) for (id, _), message in zip(rows, found, strict=True)]
+
+
+def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
+    """Return the tool calls that nothing was returned for."""
+    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+
+    found: dict[str, ToolCallPart] = {}
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                found[part.tool_call_id] = part
+            elif isinstance(part, ToolReturnPart):
+                found.pop(part.tool_call_id, None)
+    return [*found.values()]

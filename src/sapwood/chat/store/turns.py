@@ -1,0 +1,396 @@
+"""The turns of one conversation: who is next, what became of each, and which tool calls were made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
+
+import msgspec
+
+from sapwood.chat.store.transcript import CHAT
+from sapwood.clock import Clock
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.trees.usage import Spent
+from sapwood.runs.questions.questions import Questions
+from sapwood.runs.tables.decisions import Decisions
+from sapwood.runs.tables.executed_runs_table import CHUNKS
+from sapwood.runs.tables.own_questions import OwnQuestions
+from sapwood.runs.tables.runnable import O_co
+from sapwood.storage.database import Database
+
+ALL = (
+    "SELECT number, id, message, prompt_ids, run, user, status, continues, last_kept, new_messages, body, client_tools,"
+    " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at"
+    " FROM sapwood_turns "
+)
+OPEN = ("queued", "running", "waiting")
+IS_OPEN = "status IN ('queued', 'running', 'waiting')"
+"""As the index of open turns has it, so that it is used."""
+JOINED = "[]"
+"""What is still to join the conversation with a turn that has begun: nothing."""
+CLIENT_SOON, RUN_SOON = SOON = ("client soon", "run soon")
+"""Whom a tool call waits for that a client or another agent does, while our own tools still run."""
+Outcome = Literal["success", "failed", "denied", "interrupted"]
+"""How a tool call ended, as Pydantic AI has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[O_co]):
+    """One answer of a chat agent to a message.
+
+    `Turn[Recipe]` is a turn of a `ChatAgent[Recipe]`: its `output` is a `Recipe`.
+    """
+
+    id: str
+    """The id of the turn. A client may choose it, so it is unique only in its conversation, until that is cleared."""
+    status: str
+    """`queued`, `running`, `waiting`, `completed`, `failed`, `cancelled` or `skipped`."""
+    text: str = ""
+    """All text of the answer."""
+    if TYPE_CHECKING:
+        output: O_co = None  # type: ignore[assignment]
+        """The output, if the turn completed; otherwise `None`. It has the type in the brackets of `ChatAgent[…]`."""
+    else:
+        output: O_co | None = None  # so that a copy of one without an output fits
+    error: str | None = None
+    """The error message, if the turn failed."""
+    reason: str | None = None
+    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`."""
+    steps: int = 0
+    """The number of model requests."""
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Requests, tokens and cost by model. A cost of `None` means that the price of the model is not known."""
+    body: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The other fields that the client sent with its request."""
+    user: str | None = None
+    """The id of the user who sent the message. `None` if no authenticated client sent it."""
+
+
+class TurnRow(NamedTuple):
+    """One turn, as it is stored."""
+
+    number: int
+    id: str
+    message: str
+    prompt_ids: str
+    run: str | None
+    user: str | None
+    status: str
+    continues: int = 0
+    last_kept: str | None = None
+    new_messages: str = JOINED
+    body: str = "{}"
+    client_tools: str = "[]"
+    steps: int = 0
+    retries: int = 0
+    usage: str = "{}"
+    output: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    cancelled: str | None = None
+    next_seq: int = 0
+    recovering_at: float | None = None
+    created_at: float = 0.0
+    ended_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def stream(self) -> str:
+        """The id in its frames: another one each time it continues after a wait."""
+        return self.id if not self.continues else f"{self.id}-{self.continues}"
+
+    def prompts(self) -> list[str]:
+        return msgspec.json.decode(self.prompt_ids)
+
+    def tools(self) -> list[dict[str, Any]]:
+        return msgspec.json.decode(self.client_tools)
+
+    def spent(self) -> dict[str, Spent]:
+        """Return what it has used, by model."""
+        return {model: Spent(**spent) for model, spent in msgspec.json.decode(self.usage).items()}
+
+
+class ToolCall(NamedTuple):
+    """One tool call of an open turn."""
+
+    id: str
+    turn: int
+    name: str
+    input: str
+    status: str | None = None
+    result: str | None = None
+    error: str | None = None
+    answerer: str | None = None
+    """`approval`, `client` or `run`; `client soon` or `run soon` while other tools of the same answer still run."""
+    answer: str | None = None
+    auto_continue: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call waits for an answer."""
+        return self.answerer is not None and self.answer is None
+
+    def returned(self) -> tuple[Any, Outcome] | None:
+        """Return the result or the answer of the call and how it ended, or `None` if that is unknown."""
+        if self.status == "done":
+            return msgspec.json.decode(self.result or "null"), "success"
+        if self.status == "failed":
+            return self.error or "", "failed"
+        kind, value = msgspec.json.decode(self.answer) if self.answer is not None else ("", None)
+        if kind == "denied":
+            return value or "The user does not allow this call.", "denied"
+        return (value, "failed" if kind == "failed" else "success") if kind in ("done", "failed") else None
+
+
+ALL_CALLS = (
+    "SELECT id, turn, name, input, status, result, error, answerer, answer, auto_continue FROM sapwood_tool_calls "
+)
+
+
+class TurnsTable:
+    """The turns of one conversation. Every change belongs to the open slice.
+
+    The agent is the only writer of its database, so the open turns and their tool calls are kept in memory once they
+    were read. What a slice changed there is read again if the slice is undone.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+        self._open: dict[int, TurnRow] | None = None
+        """The open turns by number, in their order; `None`: they were not read."""
+        self._calls: dict[str, ToolCall] = {}
+        """The tool calls of the open turns."""
+        self._ended: TurnRow | None = None
+        """The turn that ended last."""
+        self._undone = database.undone
+
+    @property
+    def exist(self) -> bool:
+        return self._db.has(CHAT)
+
+    def _read(self) -> dict[int, TurnRow]:
+        """Return the open turns, and see that their tool calls are known."""
+        exist, undone = self.exist, self._db.undone  # in this order: the first may undo a block that was suspended
+        if self._open is None or self._undone != undone:
+            self._open, self._calls, self._ended = None, {}, None
+            rows = self._select(f"WHERE {IS_OPEN} ORDER BY number") if exist else []
+            calls = self._db.execute(ALL_CALLS) if rows else []
+            self._open = {row.number: row for row in rows}
+            self._calls = {row[0]: ToolCall(*row) for row in calls}
+            self._undone = undone
+        return self._open
+
+    def add(
+        self,
+        id: str,
+        message: str,
+        said: Sequence[Any],
+        *,
+        asked: Sequence[str],
+        body: str,
+        client_tools: str,
+        run: str | None = None,
+        user: str | None = None,
+    ) -> TurnRow:
+        """Store a turn that waits for its time, with the messages that join the conversation when it begins."""
+        for schema in (CHAT, CHUNKS):
+            self._db.ensure(schema)
+        opened = self._read()
+        row = TurnRow(
+            number=0,
+            id=id,
+            message=message,
+            prompt_ids=msgspec.json.encode(asked).decode(),
+            run=run,
+            user=user,
+            status="queued",
+            new_messages=msgspec.json.encode(said).decode(),
+            body=body,
+            client_tools=client_tools,
+            created_at=self._clock.now(),
+        )
+        ((number,),) = self._db.execute(
+            "INSERT INTO sapwood_turns"
+            " (id, message, prompt_ids, run, user, status, new_messages, body, client_tools, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+            row.id,
+            row.message,
+            row.prompt_ids,
+            row.run,
+            row.user,
+            row.status,
+            row.new_messages,
+            row.body,
+            row.client_tools,
+            row.created_at,
+        )
+        opened[number] = row = row._replace(number=number)
+        return row
+
+    def _find(self, where: str, *arguments: Any) -> list[TurnRow]:
+        return self._select(where, *arguments) if self.exist else []
+
+    def _select(self, where: str, *arguments: Any) -> list[TurnRow]:
+        return [TurnRow(*row) for row in self._db.execute(ALL + where, *arguments)]
+
+    def get(self, id: str) -> TurnRow | None:
+        rows = [row for row in self._read().values() if row.id == id] or self._find("WHERE id = ?", id)
+        return rows[0] if rows else None
+
+    def of(self, number: int) -> TurnRow | None:
+        if (row := self._read().get(number, self._ended)) is not None and row.number == number:
+            return row
+        rows = self._find("WHERE number = ?", number)
+        return rows[0] if rows else None
+
+    def last(self) -> TurnRow | None:
+        """Return the last turn, but for those that were skipped, or cancelled before they began."""
+        never_begun = f"(status = 'skipped' OR (status = 'cancelled' AND new_messages <> '{JOINED}'))"
+        rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
+        return rows[0] if rows else None
+
+    def running(self) -> TurnRow | None:
+        return next((row for row in self._read().values() if row.status == "running"), None)
+
+    def waiting(self) -> TurnRow | None:
+        return next((row for row in reversed(self._read().values()) if row.status == "waiting"), None)
+
+    def named(self, stream: str) -> TurnRow | None:
+        """Return the turn whose frames are called by this name now, or whose id it is."""
+        going_on = [row for row in (self.running(), self.waiting()) if row is not None and row.stream == stream]
+        return going_on[0] if going_on else self.get(stream)
+
+    def all(self) -> list[TurnRow]:
+        return self._find("ORDER BY number")
+
+    def open(self) -> list[TurnRow]:
+        return list(self._read().values())
+
+    def queued(self) -> list[TurnRow]:
+        return [row for row in self._read().values() if row.status == "queued"]
+
+    def set(self, number: int, **news: Any) -> None:
+        """Change columns of a turn."""
+        opened = self._read()
+        self._db.execute(_setting(tuple(news)), *news.values(), number)
+        row = opened.get(number)
+        if row is not None and (row := row._replace(**news)).is_open:
+            opened[number] = row
+        elif row is not None:
+            self._ended = opened.pop(number)._replace(**news)
+        else:
+            self._open = None  # it is over; perhaps it is open again
+
+    def end(self, number: int, status: str, error: str | None = None, reason: str | None = None, **news: Any) -> None:
+        """A turn is over; its tool calls need not be remembered."""
+        self.forget_calls(number)
+        self.set(number, status=status, error=error, reason=reason, ended_at=self._clock.now(), **news)
+
+    def forget_ended(self) -> None:
+        """Forget the turns that are over."""
+        if self.exist:
+            self._db.execute(f"DELETE FROM sapwood_turns WHERE NOT {IS_OPEN}")  # noqa: S608 - no value from outside
+            self._ended = None
+
+    def count(self, number: int, model: str, spent: Spent) -> None:
+        """Add a request to a model to what a turn has used."""
+        row = self.of(number)
+        usage = row.spent() if row is not None else {}
+        usage[model] = usage.get(model, Spent()).plus(spent)
+        stored = {model: one._asdict() for model, one in usage.items()}
+        self.set(number, usage=msgspec.json.encode(stored).decode())
+
+    def calls(self, number: int) -> list[ToolCall]:
+        """Return the tool calls of an open turn, in the order of their ids."""
+        self._read()
+        return sorted((call for call in self._calls.values() if call.turn == number), key=attrgetter("id"))
+
+    def call(self, id: str) -> ToolCall | None:
+        self._read()
+        return self._calls.get(id)
+
+    def begin_call(self, id: str, turn: int, name: str, input: str) -> None:
+        """Note that a tool is about to run, unless it is known how it ended: that has to survive the next crash too."""
+        call = self._known_call(id, turn, name, input)
+        self._put_call(call if call.status is not None else call._replace(status="running"))
+
+    def ask_about(self, id: str, turn: int, name: str, input: str, whom: str) -> None:
+        """Record that the turn waits for an answer."""
+        self._put_call(self._known_call(id, turn, name, input)._replace(answerer=whom))
+
+    def end_call(self, id: str, status: str, result: str | None, error: str | None) -> None:
+        """Note how a tool call ended."""
+        if (call := self.call(id)) is not None:
+            self._put_call(call._replace(status=status, result=result, error=error))
+
+    def answer_call(self, id: str, kind: str, value: Any, *, go_on: bool) -> None:
+        """Record the answer to a question."""
+        if (call := self.call(id)) is not None:
+            answer = msgspec.json.encode([kind, value]).decode()
+            self._put_call(call._replace(answer=answer, auto_continue=int(go_on)))
+
+    def forget_calls(self, number: int, *, but: Sequence[str] = ()) -> None:
+        """The tool calls of a turn are part of the conversation now, but for these."""
+        for call in self.calls(number):
+            if call.id not in but:
+                self._db.execute("DELETE FROM sapwood_tool_calls WHERE id = ?", call.id)
+                del self._calls[call.id]
+
+    def _known_call(self, id: str, turn: int, name: str, input: str) -> ToolCall:
+        return self.call(id) or ToolCall(id, turn, name, input)
+
+    def _put_call(self, call: ToolCall) -> None:
+        if call == self._calls.get(call.id):
+            return
+        self._db.execute(
+            "INSERT INTO sapwood_tool_calls"
+            " (id, turn, name, input, status, result, error, answerer, answer, auto_continue, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET status = excluded.status,"
+            " result = excluded.result, error = excluded.error, answerer = excluded.answerer, answer = excluded.answer,"
+            " auto_continue = excluded.auto_continue",
+            *call,
+            self._clock.now(),
+        )
+        self._calls[call.id] = call
+
+
+@functools.cache
+def _setting(columns: tuple[str, ...]) -> str:
+    """Return the statement that changes these columns of a turn."""
+    news = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE sapwood_turns SET {news} WHERE number = ?"  # noqa: S608 - the names of columns, from our code
+
+
+class CallJournal:
+    """The tool calls of one turn: each is begun once, and its end remembered."""
+
+    def __init__(self, actor: Actor, turns: TurnsTable, number: int) -> None:
+        self._actor = actor
+        self._turns = turns
+        self._number = number
+
+    async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
+        self._actor.check_live()
+        found = self._turns.call(id)
+        self._turns.begin_call(id, self._number, name, input)
+        return None if found is None or found.status is None else (found.status, found.result, found.error)
+
+    async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
+        self._actor.check_live()
+        self._turns.end_call(id, "done" if error is None else "failed", result, error)
+        self._actor.of(Decisions).came_of(id, result=result, error=error)
+        if self._actor.of(OwnQuestions).close_call(id):  # of a tool that did not wait for the answer
+            self._actor.of(Questions).answered()
+
+    async def kept(self) -> None:
+        await self._actor.leave()
+
+    async def until_leased(self) -> None:
+        await self._actor.until_leased()

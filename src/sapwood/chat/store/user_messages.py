@@ -1,0 +1,191 @@
+"""Messages of users, in the AI SDK's form: built from an allow-list on arrival, and converted for the model.
+
+A message is never passed on as the client wrote it. `received` copies the fields that are allowed and refuses the rest,
+so nothing that a client writes can carry an instruction to Pydantic AI (`force_download`, uploaded file ids, retry
+feedback, compaction).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.errors import InvalidArguments
+
+ROLES = ("user", "assistant")
+MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
+INTERNAL_DOMAINS = ("localhost", "local", "internal", "intranet", "lan", "home.arpa")
+"""Domains that name machines of a private network, whatever they resolve to."""
+GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
+PROTOCOL_ASSIGNMENTS = ipaddress.IPv4Network("192.0.0.0/24")
+"""Special addresses, one of them the metadata of a cloud. Python 3.11 takes most of them for global ones."""
+AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
+"""Serves credentials to Azure's virtual machines at a public address."""
+SHOWN = 80
+"""Characters of a client's value that an error quotes."""
+
+
+def check(message: Any) -> None:
+    """Refuse a value that does not have the form of a message."""
+    if not isinstance(message, dict):
+        raise InvalidArguments(f"A message must be an object with `role` and `parts`, got {_quoted(message)}.")
+    fields = cast("dict[str, Any]", message)
+    role, id, parts = fields.get("role"), fields.get("id"), fields.get("parts")
+    if role not in ROLES:
+        raise InvalidArguments(f'The `role` of a message must be "user" or "assistant", got {_quoted(role)}.')
+    if not isinstance(id, str | None):
+        raise InvalidArguments(f"The `id` of a message must be a string, got {_quoted(id)}.")
+    if not isinstance(parts, list):
+        raise InvalidArguments(f"The `parts` of a message must be an array, got {_quoted(parts)}.")
+    for number, part in enumerate(cast("list[Any]", parts), 1):
+        if not isinstance(part, dict) or not isinstance(cast("dict[str, Any]", part).get("type"), str):
+            raise InvalidArguments(f"Part {number} of a message must be an object with a `type`, got {_quoted(part)}.")
+
+
+def received(message: UIMessage, schemes: Collection[str]) -> UIMessage:
+    """Return a user's message with the fields that are allowed; refuse it if one of its parts cannot be used.
+
+    Args:
+        message: A message that `check` accepted.
+        schemes: The schemes that URLs of files may have, beside `data`.
+    """
+    if not message["parts"]:
+        raise InvalidArguments("The `parts` of a message must not be empty. Send a text or a file.")
+    parts = [_part(number, part, schemes) for number, part in enumerate(message["parts"], 1)]
+    return {**{key: message[key] for key in ("id", "role", "metadata") if key in message}, "parts": parts}
+
+
+def _part(number: int, part: dict[str, Any], schemes: Collection[str]) -> dict[str, Any]:
+    where = f"Part {number} of the message ({part['type'][:SHOWN]})"
+    if part["type"] == "text":
+        if not isinstance(part.get("text"), str):
+            raise InvalidArguments(f"{where}: `text` must be a string, got {_quoted(part.get('text'))}.")
+        return {"type": "text", "text": part["text"]}
+    if part["type"] != "file":
+        raise InvalidArguments(f"{where} is not accepted from clients. Send parts of type text or file.")
+    media_type, url, filename = part.get("mediaType"), part.get("url"), part.get("filename")
+    if not isinstance(media_type, str) or not MEDIA_TYPE.match(media_type):
+        raise InvalidArguments(
+            f'{where}: `mediaType` must be a media type such as "image/png", got {_quoted(media_type)}.'
+        )
+    if not isinstance(filename, str | None):
+        raise InvalidArguments(f"{where}: `filename` must be a string, got {_quoted(filename)}.")
+    if not isinstance(url, str):
+        raise InvalidArguments(f"{where}: `url` must be a string, got {_quoted(url)}.")
+    if wrong := _wrong_with(url, schemes):
+        raise InvalidArguments(f"{where}: {wrong}")
+    named = {} if filename is None else {"filename": filename}
+    return {"type": "file", "mediaType": media_type, **named, "url": url}
+
+
+def _wrong_with(url: str, schemes: Collection[str]) -> str:
+    """Return a sentence that says why a file cannot be read from this URL, or an empty string."""
+    if url[:5].lower() == "data:":
+        return "" if _content(url, "") is not None else "`url` must be base64, as in data:image/png;base64,iVBORw…"
+    try:
+        parsed = urlsplit(url)
+        host, _ = parsed.hostname, parsed.port
+    except ValueError:
+        return f"`url` is not a valid URL: {_quoted(url)}."
+    if parsed.scheme not in schemes:
+        expected = " or ".join(f"{one}:" for one in ("data", *schemes))
+        return f"`url` must begin with {expected}, got {_quoted(parsed.scheme or url)}."
+    # What one URL parser takes for the host another may take for the path: refuse the spellings they differ on.
+    odd = not url.isprintable() or any(sign in url for sign in ' \\<>"') or "@" in parsed.netloc
+    if odd or not host or not _is_public(host):
+        return f"`url` must name a public host, got {_quoted(url)}. Send the file as a data: URL instead."
+    return ""
+
+
+def _is_public(host: str) -> bool:
+    """Return whether a host is a public IP address, or a name outside of the domains of private networks.
+
+    A name may still resolve to a private address. Pydantic AI resolves it again when it downloads the file, and
+    refuses such an address, because a client cannot set `force_download`.
+    """
+    if ":" in host:
+        try:
+            six = ipaddress.IPv6Address(host)
+        except ValueError:
+            return False
+        # 6to4 carries an IPv4 address, and so do the interface ids of ISATAP.
+        return six.is_global and six in GLOBAL_IPV6 and six.sixtofour is None and six.packed[10:12] != b"\x5e\xfe"
+    host = host.lower().removesuffix(".")
+    with suppress(OSError):
+        packed = socket.inet_aton(host)  # 127.1, 0x7f.1 and 2130706433 are addresses too
+        four = ipaddress.IPv4Address(packed)
+        is_special = four.is_multicast or four == AZURE_PLATFORM or four in PROTOCOL_ASSIGNMENTS
+        return str(four) == host and four.is_global and not is_special
+    is_internal = any(host == name or host.endswith(f".{name}") for name in INTERNAL_DOMAINS)
+    return HOST_NAME.fullmatch(host) is not None and not is_internal
+
+
+def _content(url: str, media_type: str) -> Any:
+    """Return the content of a `data:` URL; None if it cannot be decoded."""
+    from pydantic_ai.messages import BinaryContent
+
+    try:
+        found = BinaryContent.from_data_uri(f"data:{url[5:]}")
+    except ValueError:
+        return None
+    if not MEDIA_TYPE.match(found.media_type):
+        return BinaryContent.narrow_type(BinaryContent(found.data, media_type=media_type))
+    return found
+
+
+def request_of(said: Sequence[UIMessage], *, joined: bool = False) -> Any:
+    """Return the model's form of messages that `received` built; `joined`, of their texts as one prompt."""
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    if all(part["type"] == "text" for message in said for part in message["parts"]):
+        texts = ["".join(part["text"] for part in message["parts"]) for message in said]
+        if joined:
+            texts = ["\n\n".join(texts)]
+        return ModelRequest(parts=[UserPromptPart(text) for text in texts])
+    return ModelRequest(parts=[UserPromptPart([_prompt(part) for part in message["parts"]]) for message in said])
+
+
+def _prompt(part: dict[str, Any]) -> Any:
+    from pydantic_ai.messages import AudioUrl, DocumentUrl, ImageUrl, VideoUrl
+
+    if part["type"] == "text":
+        return part["text"]
+    url, media_type = part["url"], part["mediaType"]
+    if url[:5].lower() == "data:":
+        return _content(url, media_type)
+    kinds: dict[str, Any] = {"image": ImageUrl, "video": VideoUrl, "audio": AudioUrl}
+    return kinds.get(media_type.partition("/")[0], DocumentUrl)(url=url, media_type=media_type)
+
+
+def _quoted(value: Any) -> str:
+    """Return a client's value for an error, cut short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def trailing(messages: Sequence[UIMessage]) -> list[str]:
+    """Return the ids of the messages of the user's at the end."""
+    found: list[str] = []
+    for message in reversed(messages):
+        if message["role"] != "user":
+            break
+        if message.get("id"):
+            found.insert(0, message["id"])
+    return found
+
+
+def ids_of(said: str) -> list[str]:
+    return [message["id"] for message in msgspec.json.decode(said)]

@@ -1,0 +1,1 @@
+"""What a model may use: functions, agents as tools, and persistent children."""

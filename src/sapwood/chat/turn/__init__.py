@@ -1,0 +1,1 @@
+"""One turn, from the message that starts it to its end."""

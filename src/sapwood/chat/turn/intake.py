@@ -1,0 +1,222 @@
+"""Accepts messages to a chat agent; each waits for its turn, and joins the conversation when that begins.
+
+The agent's `concurrency` decides what happens to a message that arrives while a turn runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.store.chat_behavior import ChatBehavior
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.turns import JOINED, TurnRow
+from sapwood.chat.store.user_messages import check, ids_of, received, request_of, trailing
+from sapwood.chat.turn.cancellation import Interrupts
+from sapwood.chat.turn.finish import TurnFinish
+from sapwood.errors import Refused
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.sockets import Socket
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.randomness import new_id
+from sapwood.runs.tables.runs_table import Run
+from sapwood.when import After
+from sapwood.wire import chat as wire
+
+POLICIES = ("queue", "latest", "merge", "drop", "debounce", "interrupt")
+SILENCE = "begin turn"
+"""The key of the schedule that begins a turn when nothing more was said."""
+NOTICE = "notify-"
+"""The prefix of the id of a turn that reports the end of a started run to its agent."""
+
+
+class Intake:
+    """Accepts the messages of one conversation, and lets one turn begin after the other."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._agent: ChatBehavior = actor.agent
+        record = self._record = actor.of(ConversationRecord)
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._ending = actor.of(TurnFinish)
+
+    def ask(
+        self,
+        messages: Sequence[UIMessage],
+        *,
+        id: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        client_tools: Sequence[Any] | None = None,
+        regenerate: bool = False,
+        sender: Socket | None = None,
+        run: str | None = None,
+        user: str | None = None,
+        is_notice: bool = False,
+    ) -> TurnRow:
+        """Accept a user's message, and answer it when its turn comes."""
+        self._actor.check_use()
+        name = id or f"turn-{new_id(self._actor.host.random, 6)}"
+        if id and (known := self._turns.get(id)) is not None:
+            return known
+        # A notice that no client asked for now neither gets lost nor stops a turn.
+        policy = "queue" if regenerate or is_notice else self._agent.concurrency
+        queued = self._turns.queued()
+        busy = self._turns.running() is not None or not all(map(_is_notice, queued))
+        if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
+            raise Refused(f"Too many queued turns: {len(queued)}. Send the message again when some of them have ended.")
+        for message in messages:
+            check(message)
+        new = self._new(messages, changed=not regenerate)
+        asked = trailing(messages) or [message["id"] for message in new] or self._transcript.last_said()
+        if busy and policy == "drop":
+            return self._skip(name, asked, sender, run, user)
+        if busy and policy in ("latest", "merge", "debounce", "interrupt"):
+            new = self._supersede(new)
+        row = self._turns.add(
+            name,
+            f"msg-{new_id(self._actor.host.random)}",
+            new,
+            asked=asked,
+            body=msgspec.json.encode(body or {}).decode(),
+            client_tools=msgspec.json.encode(client_tools or []).decode(),
+            run=run,
+            user=user,
+        )
+        if regenerate:
+            self._turns.set(row.number, last_kept=self._last_known(messages))
+        if busy and policy == "interrupt":
+            running = self._turns.running()
+            if running is not None:
+                self._actor.of(Interrupts).cancel(running)
+        if busy and new:
+            self._record.tell_all(sender=sender)
+        if policy == "debounce":
+            self._actor.of(Schedules).cancel(SILENCE)
+            wish = After(timedelta(seconds=self._agent.debounce), key=SILENCE)
+            self._actor.of(Schedules).add(wish, self._actor.agent._sapwood_begin_turn, (), {})
+        else:
+            self.begin_next(sender)
+        return self._record.row(row.number)
+
+    def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
+        """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
+        stored = self._transcript.known(_ids(messages))
+        waits = {id for row in self._turns.queued() for id in ids_of(row.new_messages)}
+        said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
+        new = [message for message in said if message.get("id") not in stored]
+        schemes = self._actor.host.settings.file_url_schemes
+        new = [received(message, schemes) for message in new]
+        last = said[-1] if changed and said and said[-1] is messages[-1] else {}
+        before = self._transcript.get(last["id"]) if last.get("id") in stored else None
+        if before is not None and before["parts"] != last["parts"]:
+            last = received(last, schemes)
+            if before["parts"] != last["parts"]:
+                new.append(last)
+        return [
+            message if message.get("id") else {**message, "id": f"msg-{new_id(self._actor.host.random)}"}
+            for message in new
+        ]
+
+    def _skip(
+        self, name: str, asked: Sequence[str], sender: Socket | None, run: str | None, user: str | None
+    ) -> TurnRow:
+        row = self._turns.add(name, "", [], asked=asked, body="{}", client_tools="[]", run=run, user=user)
+        self._turns.end(row.number, "skipped")
+        self._ending.end_run(row, "skipped")
+        if sender is not None:
+            self._stream.tell_one(sender, wire.messages(self._record.text()))
+            self._stream.knows(sender)
+            self._stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
+        return self._record.row(row.number)
+
+    def _supersede(self, new: Sequence[UIMessage]) -> list[UIMessage]:
+        """Skip the turns that wait, but those that answer something again; return what the new one is to answer."""
+        said: list[UIMessage] = []
+        for row in self._turns.queued():
+            if row.last_kept is None:
+                said += msgspec.json.decode(row.new_messages)
+                self._ending.end_queued(row, "skipped")
+        return [*said, *new]
+
+    def _last_known(self, messages: Sequence[UIMessage]) -> str:
+        """Return the id of the last of a client's messages that is known here; "" if none is."""
+        known = self._transcript.known(_ids(messages))
+        return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
+
+    def _take_back(self, id: str, *, itself: bool) -> None:
+        """Take back what followed a message, perhaps the message itself."""
+        ids = [one for one, _ in self._transcript.ids()]
+        if id in ids:
+            self._transcript.remove(ids[ids.index(id) + (not itself) :])
+
+    def note_run(self, run: Run) -> None:
+        """Continue the conversation with the end of a started run, once."""
+        who = f"The background run {run.id} of {run.agent.type} was"
+        if run.mode == "persistent":
+            who = f"The task of your child {run.agent.name} was"
+        what = (
+            f"completed: {run.summary or msgspec.json.encode(run.output).decode()}"
+            if run.ok
+            else f"{run.status}: {for_clients(run.failure()['error'])}"
+        )
+        message = {
+            "id": f"msg-{run.id}-{run.status}",
+            "role": "user",
+            "parts": [{"type": "text", "text": f"[{who} {what}]"}],
+            "metadata": {"source": "run", "run": run.id},
+        }
+        self.ask([message], id=f"{NOTICE}{run.id}-{run.status}", is_notice=True)
+
+    def begin_next(self, sender: Socket | None = None, *, is_silent: bool = False) -> None:
+        """Start the next turn if none runs and no message is being received; its `sender` knows its own message."""
+        queued, first = self._turns.queued(), self.first()
+        if self._turns.running() is not None:
+            return
+        if first is None:
+            self._stream.release_parked()
+        elif is_silent or first.last_kept is not None or not self._awaits_silence():
+            self._begin(first, sender if len(queued) == 1 else None)
+
+    def first(self) -> TurnRow | None:
+        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question."""
+        queued = self._turns.queued()
+        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+            return None
+        return queued[0]
+
+    def _awaits_answer(self) -> bool:
+        waiting = self._turns.waiting()
+        return waiting is not None and any(call.is_open for call in self._turns.calls(waiting.number))
+
+    def _awaits_silence(self) -> bool:
+        return self._agent.concurrency == "debounce" and self._actor.of(Schedules).get(SILENCE) is not None
+
+    def _begin(self, row: TurnRow, sender: Socket | None = None) -> None:
+        """Let a turn begin: what was said joins the conversation."""
+        self._ending.close_waiting()
+        if row.last_kept is not None:
+            self._take_back(row.last_kept, itself=False)
+        said: list[UIMessage] = msgspec.json.decode(row.new_messages)
+        changed = self._transcript.known(_ids(said))
+        for message in said:
+            if message["id"] in changed:
+                self._take_back(message["id"], itself=True)
+            self._transcript.put(message)
+        if said:
+            self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
+        self._turns.set(row.number, status="running", new_messages=JOINED)
+        self._record.tell_all(sender=sender)
+        self._record.launch(row.number)
+
+
+def _ids(messages: Sequence[UIMessage]) -> list[str]:
+    return [message["id"] for message in messages if message.get("id")]
+
+
+def _is_notice(row: TurnRow) -> bool:
+    return row.id.startswith(NOTICE)

@@ -1,0 +1,175 @@
+"""The uvicorn server of a process: when it counts as started, and how it shuts down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, MutableMapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from sapwood.address import kebab
+from sapwood.app import App
+from sapwood.cli.operator_file import FILE, write_operator_file
+from sapwood.cli.serve_options import ServeOptions, url_of
+from sapwood.errors import UsageError
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.runs.http.events_http import OpenStreams
+from sapwood.runtimes.workers.line import SupervisorLine
+from sapwood.runtimes.workers.supervisor import CLOSED
+from sapwood.storage.availability import StorageUnavailable
+from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
+from sapwood.web.server import WebSockets, drain
+
+log = logging.getLogger("sapwood.server")
+
+LAST_ANSWERS = 3.0
+"""Seconds that clients' sockets have to close: first their calls finish, then the clients confirm the close."""
+
+
+class Together:
+    """Starts and stops one worker together with the others: while one has clients, all keep serving."""
+
+    def __init__(self, app: ASGI, line: Connection, server: Callable[[], uvicorn.Server | None], grace: float) -> None:
+        self._app = app
+        self._connection = line
+        self._server = server
+        self._grace = grace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+        line = SupervisorLine(self._connection, self._end)
+
+        async def heard() -> MutableMapping[str, Any]:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await line.drained(self._grace)
+            return message
+
+        async def said(message: MutableMapping[str, Any]) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                line.ready()
+
+        try:
+            await self._app(scope, heard, said)
+        finally:
+            line.close()
+
+    def _end(self) -> None:
+        if (server := self._server()) is not None and not server.should_exit:
+            log.error("supervisor exited, worker shuts down")
+            server.should_exit = True
+
+
+class QuietServer(uvicorn.Server):
+    """The server of one worker. The supervisor prints its URL."""
+
+    def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
+        super().__init__(config)
+        self._app = app
+        self._line = line
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            self._line.send_bytes(CLOSED)
+        await _drain(self, self._app)
+        await super().shutdown(sockets=sockets)
+
+
+async def _drain(server: uvicorn.Server, app: App) -> None:
+    """Accept no client, tell clients to reconnect once they are answered, and release what other nodes may run."""
+    began, grace = time.monotonic(), server.config.timeout_graceful_shutdown or 0
+    for one in server.servers:
+        one.close()
+    with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+        app.node.is_leaving = True
+        app.node.shared(OpenStreams).end()  # they would keep the server from ending
+    connections = list(server.server_state.connections)
+    for connection in connections:
+        if not isinstance(connection, WebSockets):
+            connection.shutdown()  # after the answer it is about to give
+    await drain(connections, LAST_ANSWERS)
+    with contextlib.suppress(UsageError):
+        if app.node.cluster is not None:
+            await app.node.cluster.leave(max(1.0, began + grace - time.monotonic()))
+
+
+class Server(uvicorn.Server):
+    """A server that writes its URL to the log and to the data folder."""
+
+    def __init__(
+        self, config: uvicorn.Config, options: ServeOptions, app: App, token: str, listening: socket.socket
+    ) -> None:
+        super().__init__(config)
+        self._options = options
+        self._app = app
+        self._token = token
+        self._url = url_of(options, listening)
+        self._file = Path(app.settings.data) / FILE
+        self.is_over = False
+        """Whether it ended on its own: its node can never answer again."""
+        self.is_refused = False
+        """Whether it ended because it could not write to its data folder at the start."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        starting = asyncio.current_task()
+        assert starting is not None
+        watching = asyncio.ensure_future(self._interrupt(starting))
+        try:
+            await super().startup(sockets=sockets)
+        except CancelledError:
+            if not self.should_exit or starting.uncancel():
+                raise
+        finally:
+            watching.cancel()
+        if self.started:
+            try:
+                write_operator_file(self._file.parent, self._url, self._token)
+            except StorageUnavailable as error:
+                log.error("server cannot start: %s", error)
+                self.is_refused = self.should_exit = True
+                return
+            pages = [f"{self._url}{path}" for path in page_paths(self._app)]
+            log.info("sapwood is running at %s, data folder %s", self._url, self._app.settings.data)
+            if self._options.dev and pages:
+                log.info("open %s", " or ".join(pages))
+
+    async def _interrupt(self, starting: asyncio.Task[Any]) -> None:
+        """Cancel the start when the user wants to stop: it may wait for a cluster that does not answer."""
+        while not self.should_exit:  # noqa: ASYNC110 - a signal sets no event
+            await asyncio.sleep(0.1)
+        starting.cancel()
+
+    async def on_tick(self, counter: int) -> bool:
+        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+            if not self.should_exit and (why := self._app.node.is_over()) is not None:
+                log.error("process exits: %s", why)
+                self.is_over = self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        with contextlib.suppress(OSError):  # the file system may be read-only by now
+            self._file.unlink(missing_ok=True)
+        await _drain(self, self._app)
+        await super().shutdown(sockets=sockets)
+        log.info("sapwood has stopped")
+
+
+def page_paths(app: App) -> list[str]:
+    """Return the paths of pages to open: the app's own page, or roots that answer requests, with an example name."""
+    if app.pages is not None and (app.pages / "index.html").exists():
+        return ["/"]
+    kinds = [known(cls) for cls in app.agents]
+    return [f"/{app.settings.prefix}/{kebab(kind.type)}/main" for kind in kinds if kind.overrides("on_request")]

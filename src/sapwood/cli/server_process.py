@@ -1,0 +1,255 @@
+"""`serve` and `dev`: run the app in an HTTP server until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import functools
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from sapwood.app import App, check_agents
+from sapwood.cli.app_loader import LoadedApp, load
+from sapwood.cli.file_watch import FileWatch
+from sapwood.cli.host_check import HostCheck
+from sapwood.cli.http_servers import QuietServer, Server, Together
+from sapwood.cli.operator_file import FILE, write_operator_file
+from sapwood.cli.serve_options import ServeOptions, is_loopback, listen, url_of
+from sapwood.cli.server_log import log_server
+from sapwood.cli.terminal import error_line
+from sapwood.errors import SapwoodError, UsageError
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.runtimes.local import sockets_that_fit
+from sapwood.runtimes.repartition import arrange, tidy
+from sapwood.runtimes.workers.placement import ShardPlan, shared_by
+from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
+from sapwood.settings import Durability, Settings
+from sapwood.storage.availability import StorageUnavailable, probe
+from sapwood.storage.files import Files, FolderLock
+from sapwood.timings import Timings
+from sapwood.web.admin_http import OperatorDoor
+from sapwood.web.asgi_types import ASGI
+from sapwood.web.connection_limits import ConnectionLimits
+from sapwood.web.http_connection import HttpConnection
+from sapwood.web.server import WebSockets
+
+log = logging.getLogger("sapwood.server")
+
+LOOPBACK_ORIGINS = tuple(
+    f"{scheme}://{host}:*" for scheme in ("http", "https") for host in ("localhost", "127.0.0.1", "[::1]")
+)
+PINGS = 20.0
+BYTES_PER_CHARACTER = 4
+MOST_WORKERS = 256
+BACKLOG = 2048
+NEEDED_BY_ALL = (
+    "sapwood.cli.server_process",
+    "uvicorn.lifespan.on",
+    "sapwood.web.http_connection",
+    "uvicorn.loops.auto",
+)
+"""Modules that every worker imports. The served program is not among them: it may start what cannot be shared."""
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until a signal arrives."""
+    listening = listen(options)
+    if options.workers is None:
+        if options.pools:
+            raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
+        _run(options, sockets=[listening])
+    else:
+        _supervise(options, options.workers, listening)
+
+
+def _supervise(options: ServeOptions, workers: int, listening: socket.socket) -> None:
+    if workers < 1 or workers + sum(options.pools.values()) > MOST_WORKERS:
+        raise UsageError(
+            f"--workers must be at least 1, and with all pools at most {MOST_WORKERS}, got {options.workers} "
+            f"and {sum(options.pools.values())} for pools."
+        )
+    log_server(options)
+    app = load(options.target, options.data, **options.cluster).app
+    if app.settings.durability == Durability.REPLICATED:
+        raise UsageError(
+            "--workers cannot be combined with a cluster: a node is one process. Start several nodes on the "
+            "machine instead, each with its own --data and --port."
+        )
+    sharing = shared_by([known(cls) for cls in app.agents], workers, options.pools)
+    _check_safe(options, app)
+    check_agents(app)  # once, and not in each worker
+    _check_writable(Path(app.settings.data))
+    listening.listen(BACKLOG)  # so that no client is refused while a worker starts
+    folder, url = Path(app.settings.data), url_of(options, listening)
+    lock = FolderLock(folder)
+    token = secrets.token_urlsafe(32)
+
+    def ready() -> None:
+        try:
+            write_operator_file(folder, url, token)
+        except StorageUnavailable as error:
+            log.error("commands cannot find this server: %s", error)
+        many = f"{workers} workers" if workers > 1 else "one worker"
+        for pool, size in sharing.pools.items():
+            many += f" and {size} for {pool}"
+        log.info("sapwood is running at %s with %s, data folder %s", url, many, folder)
+
+    try:
+        asyncio.run(_arrange(folder, sharing))
+        supervisor = Supervisor(
+            sharing,
+            _work,
+            (options, listening, token),
+            folder,
+            lock,
+            grace=options.grace,
+            silence=app.settings.fatal_after + options.timings.worker_silence_timeout,
+            public=listening,
+            imports=NEEDED_BY_ALL,
+            when_ready=ready,
+            timings=options.timings,
+        )
+        code = supervisor.run()
+    finally:
+        with contextlib.suppress(OSError):  # the file system may be read-only by now
+            (folder / FILE).unlink(missing_ok=True)
+        lock.release()
+    log.info("sapwood has stopped")
+    if code:
+        sys.exit(code)
+
+
+async def _arrange(folder: Path, sharing: ShardPlan) -> None:
+    tidy(folder)
+    arrange(folder, sharing, Files())
+
+
+def _work(seat: Seat, options: ServeOptions, listening: socket.socket, token: str) -> None:
+    """Be one worker: serve, until the supervisor says that it is enough."""
+    pool = seat.sharing.pool(seat.number)
+    log_server(options, f"worker {seat.number} {pool and f'({pool}) '}")
+    try:
+        loaded = load(options.target, options.data)
+        loaded.app.share(seat.share())
+    except SapwoodError as error:
+        sys.exit(error_line(error))
+    _answer_where(loaded.app, seat)
+    # Clients of all others would wait whenever one of a pool computes, so those take none.
+    _serve(options, loaded, token, [] if pool else [listening], seat)
+
+
+def _answer_where(app: App, seat: Seat) -> None:
+    """When the supervisor asks where a worker is that says nothing: end if that is an agent's fault, and say where."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(UsageError):  # it has not begun
+            app.node.watchdog.end_if_stuck()
+
+    signal.signal(WHERE, asked)
+    # Written in any case, also where no Python runs any more.
+    faulthandler.register(WHERE, file=seat.stacks.descriptor, all_threads=True, chain=True)
+
+
+def develop(options: ServeOptions, folder: Path) -> None:
+    """Serve, and restart whenever a file changes."""
+    log_server(options)
+    listening = listen(options)
+    config = uvicorn.Config("", reload=True, reload_dirs=[str(folder)], log_config=None)
+    FileWatch(config, functools.partial(_run, options), [listening]).run()
+
+
+def _run(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
+    assert sockets is not None
+    log_server(options)
+    try:
+        loaded = load(options.target, options.data, **options.cluster)
+        app = loaded.app
+        if options.dev:
+            app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
+        _check_safe(options, app)
+        check_agents(app)
+    except SapwoodError as error:
+        if not options.dev:
+            raise
+        sys.exit(f"{error_line(error)}\nRetrying when a file changes.")
+    _serve(options, loaded, secrets.token_urlsafe(32), sockets)
+
+
+def _serve(
+    options: ServeOptions, loaded: LoadedApp, token: str, sockets: list[socket.socket], seat: Seat | None = None
+) -> None:
+    app = loaded.app
+    door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
+    if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
+        door = HostCheck(door, app.settings.allowed_hosts)
+    server: uvicorn.Server | None = None
+    if seat is not None:
+        door = Together(door, seat.line, lambda: server, options.grace)
+    try:
+        _check_writable(Path(app.settings.data))
+    except StorageUnavailable as error:
+        log.error("server cannot start: %s", error)
+        sys.exit(STARTUP_FAILURE)
+    config = uvicorn.Config(
+        door,
+        http=cast("type[asyncio.Protocol]", _http(app.settings, options.timings)),
+        ws=WebSockets,
+        ws_per_message_deflate=False,
+        ws_ping_interval=PINGS,
+        ws_ping_timeout=PINGS,
+        # A message that is too long for the app is refused by the app, which says so.
+        ws_max_size=BYTES_PER_CHARACTER * app.settings.frame_bytes + 1,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(options.grace)),
+        lifespan="on",
+    )
+    server = Server(config, options, app, token, sockets[0]) if seat is None else QuietServer(config, app, seat.line)
+    server.run(sockets=sockets)
+    if isinstance(server, Server) and server.is_refused:
+        sys.exit(STARTUP_FAILURE)
+    if not server.started or (isinstance(server, Server) and server.is_over):
+        sys.exit(1)
+
+
+def _http(settings: Settings, timings: Timings) -> Callable[..., HttpConnection]:
+    """Return what uvicorn makes HTTP connections with."""
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "")  # as uvicorn reads it: whose X-Forwarded-For counts
+    limits = ConnectionLimits(
+        sockets_that_fit(settings.connections),
+        settings.connections_per_address,
+        ProxyHeadersMiddleware(cast(Any, None), trusted).trusted_hosts,
+        log_interval=timings.connection_log_interval,
+    )
+    return functools.partial(HttpConnection, limits=limits, timings=timings)
+
+
+def _check_safe(options: ServeOptions, app: App) -> None:
+    if options.insecure or app.authenticate is not None or is_loopback(options.host):
+        return
+    raise UsageError(
+        f"Expected an app with authenticate to listen on {options.host}, got one without: every client that reaches it "
+        "could use every agent. Set App(authenticate=…), listen on 127.0.0.1, or pass --insecure if a proxy in "
+        "front of the server authenticates clients."
+    )
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise `StorageUnavailable` if the data folder, which may not exist yet, cannot be written now."""
+    existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if (refusal := probe(existing)) is not None:
+        raise StorageUnavailable(f"The data folder {str(folder)!r} cannot be written. {refusal}", refusal.reason)

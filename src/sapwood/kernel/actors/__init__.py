@@ -1,0 +1,1 @@
+"""One live agent: its lifecycle, sockets, outbox, idempotency keys, offloaded work and watchdog."""

@@ -1,0 +1,68 @@
+"""What an agent asks of its node that concerns no other agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from pathlib import Path as FilePath
+from typing import Protocol, TypeVar
+
+from sapwood.address import Address
+from sapwood.clock import Clock
+from sapwood.errors import (
+    SapwoodError,
+    StoredDataError,
+)
+from sapwood.kernel.actors.sockets import Sockets
+from sapwood.kernel.alarms.node_index import NodeAlarms
+from sapwood.kernel.durability.storage_state import StorageState
+from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.marshal.failure_log import FailureLog
+from sapwood.kernel.ports.durability import Gate
+from sapwood.randomness import Random
+from sapwood.settings import Settings
+from sapwood.timings import Timings
+
+C = TypeVar("C")
+
+
+class NodeServices(Protocol):
+    """A node, as far as it can be used without knowing its agents."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
+    """The one thread its agents may be used on."""
+    context: Context
+    clock: Clock
+    random: Random
+    gate: Gate
+    settings: Settings
+    timings: Timings
+    deps: object
+    sockets: Sockets
+    alarms: NodeAlarms
+    failures: FailureLog
+    storage: StorageState
+    damage: dict[FilePath, StoredDataError]
+    """The databases that were found damaged, until their tree is replaced."""
+    authentication: str | None
+    """How clients are authenticated; `None` means not at all."""
+    calls_done: int
+    """How many calls have ended on it."""
+    holds_lease: Callable[[], bool]
+    """Whether its trees are its own for certain now, by its own clock."""
+
+    def shared(self, kind: Callable[..., C]) -> C:
+        """Return the node's one instance of something, made when first asked for."""
+        ...
+
+    def damaged(self, root: Address, file: str, how: str) -> SapwoodError:
+        """Return the error to raise for a damaged file of a tree."""
+        ...
+
+    def crashed_before(self, root: Address) -> float | None:
+        """Return when the node took over a tree from one that did not shut down cleanly, or `None` if that one did."""
+        ...
+
+    def check_deps(self, kind: AgentClass) -> None: ...

@@ -1,7 +1,0 @@
-"""The base of all agent classes, for the rooms below `Agent`."""
-
-from __future__ import annotations
-
-
-class AgentBase:
-    """What every agent class extends. `Agent` is the only class that extends it directly."""

@@ -1,0 +1,1 @@
+"""Which sleeping trees and agents are due: two derived indexes."""

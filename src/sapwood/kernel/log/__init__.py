@@ -1,0 +1,1 @@
+"""A tree in the replicated log and in the archive: writing, snapshots, restore and repair."""

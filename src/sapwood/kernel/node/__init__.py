@@ -1,0 +1,1 @@
+"""One process: it loads and closes trees, dispatches alarms, answers other nodes, and makes backups."""

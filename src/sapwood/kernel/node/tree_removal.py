@@ -1,0 +1,144 @@
+"""How trees end on a node: they are closed, lost to another node, destroyed, or replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.errors import NotFound, SapwoodError, Unavailable
+from sapwood.kernel.actors.sockets import GOING_AWAY, RESTARTING
+from sapwood.kernel.log.records import ChainBroken
+from sapwood.kernel.node.data_folder import RESTORED
+from sapwood.kernel.node.folder_removal import FolderRemoval
+from sapwood.kernel.node.tree_host import TreeHost
+from sapwood.kernel.node.tree_loader import TreeLoader
+from sapwood.kernel.trees.tree import DESTROYED, Tree
+
+CLOSING = 0.002
+MOVED = "Another node runs this tree now."
+LAST_WORDS = 5.0
+"""Seconds that cancelled work is given to unwind."""
+
+
+class TreeRemoval:
+    """Ends the trees of one node."""
+
+    def __init__(self, node: TreeHost, loader: TreeLoader, folders: FolderRemoval) -> None:
+        self._node = node
+        self._loader = loader
+        self._folders = folders
+
+    async def close(self, tree: Tree, error: SapwoodError) -> None:
+        """End a tree in good order: what it wrote is durable when this returns, and its files are being put away."""
+        await self.end(tree, error)
+        if (closed := self._loader.put_away(tree)) is not None:
+            await closed.kept.wait()
+
+    def lose(self, tree: Tree, error: Unavailable | None = None) -> None:
+        """Drop a tree as the end of the process does, and whatever lies here of it.
+
+        `error`: why, or `None` if it is another node's.
+        """
+        self._loader.forget(tree)
+        # What its agents said last may have been lost with it.
+        self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
+        tree.die(Unavailable(MOVED if error is None else str(error)))
+        self._node.gate.drop(tree.address)
+        for database in tree.databases.values():
+            database.let_go = True
+            self._node.gate.forget(database)
+        if tree.folder.exists():
+            self._folders.move_away(tree.folder)
+
+    async def destroy(self, tree: Tree) -> None:
+        """Remove a whole tree. It is gone for good when this returns; its files follow, after the current call."""
+        if tree.destroyed is not None:
+            return
+        tree.slices.commit()
+        if tree.folder.exists():
+            # First the tombstone: if the disk refuses it, nothing has happened.
+            self._node.files.close(self._node.files.create(tree.folder / DESTROYED, b""))
+        self._node.sockets.close_within(tree.address, GOING_AWAY, "Agent destroyed")
+        gone = tree.destroyed = self._node.loop.create_future()
+        for actor in tree.actors.values():
+            actor.detached = True
+        me = asyncio.current_task()
+
+        async def tear_down() -> None:
+            try:
+                await asyncio.wait({named})
+                if me is not None:
+                    await asyncio.wait({me}, timeout=LAST_WORDS)
+                await self.end(tree, NotFound(f"{tree.address} was destroyed.", path=tree.address.segments))
+                if tree.folder.exists():
+                    self._folders.move_away(tree.folder)
+                if named.exception() is None:
+                    self._node.alarms.forget(tree.address)
+            finally:
+                # Also when it failed: the next caller of the tree finds the tombstone, and continues the removal.
+                self._node.trees.pop(tree.address, None)
+                gone.set_result(None)
+
+        named = self._node.loop.create_task(self._name_destroyed(tree))
+        named.add_done_callback(lambda named: named.cancelled() or named.exception())  # the caller may be gone
+        self._node.background.start(tear_down())  # whatever becomes of the call that asked
+        await asyncio.shield(named)
+
+    async def _name_destroyed(self, tree: Tree) -> None:
+        """Return when it is durable that a tree is no more."""
+        await self._node.gate.bury(tree.address, tree.folder if tree.folder.exists() else None)
+        if self._node.keeper is not None:
+            self._node.background.start(self._node.keeper.destroyed(tree.address))
+
+    async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
+        """Put another folder in the place of a tree's own. Calls to it wait until then."""
+        # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
+        await asyncio.shield(self._node.background.start(self._replace(root, folder, error)))
+
+    async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
+        # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
+        while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        done = tree.destroyed = self._node.loop.create_future()
+        self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
+        try:
+            await self.end(tree, error)
+            self._node.alarms.earlier(root, self._node.clock.now(), 0)  # whatever the other one has to do
+            whole = tree.folder.with_suffix(RESTORED)
+            self._node.files.rename(folder, whole)
+            if tree.folder.exists():
+                self._folders.move_away(tree.folder)
+            self._node.files.rename(whole, tree.folder)
+            self._node.gate.moved(tree.folder)
+            await self._node.gate.sync_folder(tree.folder.parent)
+            await self._node.gate.flushed(root)
+        finally:
+            self._loader.put_away(tree)
+            done.set_result(None)
+        self._node.alarms.look_by(root, self._node.clock.now())
+
+    async def _load_even_if_damaged(self, root: Address, folder: Path) -> Tree:
+        """Return a tree; with the files of this folder if the log or the archive has damaged ones."""
+        try:
+            return await self._loader.load(root, only_files=True)
+        except ChainBroken:
+            if self._node.keeper is None:
+                raise
+            await self._node.keeper.replace_damaged(root, folder)
+        return await self._loader.load(root, only_files=True)
+
+    async def end(self, tree: Tree, error: SapwoodError) -> None:
+        """Cancel what runs in a tree, and close its files."""
+        tree.slices.commit()
+        tasks = [task for actor in tree.actors.values() for task in actor.calls.values()]
+        root = tree.actors.get(tree.address)
+        if root is not None:
+            tree.drop(root, error)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        while tree.deletions:  # one may begin another
+            await asyncio.wait(tree.deletions)
+        await tree.may_remove()
+        while not tree.close():  # noqa: ASYNC110 - flushes end soon
+            await asyncio.sleep(CLOSING)

@@ -1,0 +1,1 @@
+"""What the kernel needs of its surroundings: durability, placement, transport, log and archive."""

@@ -1,0 +1,1 @@
+"""Calls between agents, in this process or another: stubs, options, streams, callbacks and rerouting."""

@@ -1,0 +1,1 @@
+"""A root with its descendants: loading, deletion, quotas, usage and pending questions."""

@@ -1,0 +1,133 @@
+"""Removes what is left of a child that has a tombstone: its files, and those of everything below it.
+
+The order makes it safe to die anywhere: an agent's file is the list of its children, so
+it goes only after theirs are gone for good, and the tombstone goes last of all. Done
+again from the start, it removes what is left and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from sapwood.address import Address
+from sapwood.errors import StoredDataError
+from sapwood.kernel.actors.actor import Actor, Host
+from sapwood.kernel.actors.children_table import ChildrenTable
+from sapwood.kernel.alarms.tree_index import TreeAlarms
+from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.trees.pending_questions import TreeQuestions
+from sapwood.kernel.trees.quota import Ledger
+from sapwood.kernel.trees.run_quota import RunQuota
+from sapwood.kernel.trees.usage import UsageMeter
+from sapwood.settings import Limits
+from sapwood.storage.database import Database
+from sapwood.storage.files import Files
+from sapwood.storage.marks import Marks
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+
+
+def child_stem(parent_stem: str, generation: int) -> str:
+    """Return the file name of a child: no name a user chose is part of it, and none is ever used twice."""
+    return f"{hashlib.sha256(parent_stem.encode()).hexdigest()[:24]}-{generation}"
+
+
+class DeletionHost(Protocol):
+    """What a deletion needs of its tree."""
+
+    folder: Path
+    files: Files
+    slices: Slices
+    ledger: Ledger
+    spending: UsageMeter
+    alarms: TreeAlarms
+    questions: TreeQuestions
+    givers: RunQuota
+    databases: dict[str, Database]
+    marks: Marks | None
+
+    @property
+    def host(self) -> Host: ...
+
+    async def may_remove(self) -> None: ...
+
+    def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database: ...
+
+    def release(self, database: Database) -> None: ...
+
+
+class Deletion:
+    """Finishes deletions in one tree."""
+
+    def __init__(self, yard: DeletionHost) -> None:
+        self._yard = yard
+
+    async def finish(self, owner: Actor, generation: int, address: Address) -> None:
+        """Remove the child of this generation, which has a tombstone in its parent and had this address."""
+        parent, registry = owner.database, owner.registry
+        await self._durable(parent)
+        # If it was created again since, the entries may be the new one's, and those that are not cost a look.
+        if not parent.removed and not registry.has((address.type,), address.name):
+            self._yard.alarms.forget_below(address)
+            self._yard.questions.forget_below(address, owner)
+        if self._yard.alarms.exist:
+            await self._yard.alarms.tell_node()
+        await self._remove(child_stem(owner.stem, generation))
+        await self._yard.host.gate.sync_folder(self._yard.folder)
+        if not parent.removed:
+            registry.forget(generation)
+            self._yard.slices.commit()
+
+    async def _remove(self, stem: str) -> None:
+        database = self._yard.database(stem, self._yard.host.settings.limits)
+        if database.exists and database.path.exists():  # an earlier try may have removed it
+            had_children = False
+            registry = ChildrenTable(database, self._yard.host.clock)
+            after = 0
+            while page := self._generations(registry, database, after):
+                had_children = True
+                for generation in page:
+                    await self._remove(child_stem(stem, generation))
+                after = page[-1]
+                await asyncio.sleep(0)
+            if had_children:
+                self._yard.ledger.release(stem)
+                self._yard.slices.commit()
+                await self._durable(self._yard.databases["root"])
+                await self._yard.host.gate.sync_folder(self._yard.folder)
+        self._yard.spending.forget(stem)
+        self._yard.slices.commit()
+        await self._durable(database)
+        await self._yard.may_remove()
+        if database.removed:
+            return  # by the deletion of its own parent, or of itself, which continued at the same time
+        database.removed = True
+        self._yard.release(database)
+        if self._yard.marks is not None:
+            self._yard.marks.remove(stem)
+        self._yard.files.remove(database.path)
+        self._yard.files.remove(database.wal)
+        self._yard.databases.pop(stem, None)
+        self._yard.ledger.freed()
+        self._yard.givers.freed()
+
+    def _generations(self, registry: ChildrenTable, database: Database, after: int) -> list[int]:
+        if database.removed:
+            return []
+        try:
+            return [generation for generation, _ in registry.generations(after, PAGE)]
+        except StoredDataError as error:
+            log.error(
+                "reading a deleted agent failed: %s", database.path, extra={"file": database.path.name}, exc_info=error
+            )
+            return []
+
+    async def _durable(self, database: Database) -> None:
+        if (waiting := self._yard.host.gate.wait(database)) is not None:
+            await waiting

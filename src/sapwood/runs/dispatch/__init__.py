@@ -1,0 +1,1 @@
+"""A run at the agent that started it: admission, start, progress, timeouts, result and deletion."""

@@ -1,0 +1,1 @@
+"""What happens in runs, as events, and how far a reader of them is."""

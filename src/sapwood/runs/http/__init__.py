@@ -1,0 +1,1 @@
+"""Runs, events and methods over HTTP."""

@@ -1,0 +1,1 @@
+"""Runs on other servers: the transport to them, their sessions, and the events of the runs below them."""

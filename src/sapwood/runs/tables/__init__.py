@@ -1,0 +1,1 @@
+"""What is stored of runs and of questions: the tables, and the values in them."""

@@ -1,0 +1,39 @@
+"""What operators read of the runs, questions and decisions of an agent, without waking it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sapwood.kernel.ports.read_models import ListedRun, has_table
+from sapwood.storage.database import Database
+
+
+def listed_runs(database: Database, status: str | None, most: int) -> list[ListedRun]:
+    """Return at most so many runs, in order: all, or those of one status."""
+    if not has_table(database, "sapwood_runs"):
+        return []
+    _, rows = database.look(
+        "SELECT id, type, name, status, started_at, ended_at, bytes, pinned FROM sapwood_runs"
+        " WHERE ?1 IS NULL OR status = ?1 ORDER BY number",
+        (status,),
+        most,
+    )
+    return [ListedRun(*row) for row in rows]
+
+
+def open_questions(database: Database, most: int) -> list[dict[str, Any]]:
+    """Return at most so many open questions that code asks."""
+    if not has_table(database, "sapwood_own_questions"):
+        return []
+    sql = "SELECT body FROM sapwood_own_questions WHERE answer IS NULL ORDER BY number"
+    return [msgspec.json.decode(body) for (body,) in database.look(sql, (), most)[1]]
+
+
+def stored_decisions(database: Database, most: int) -> list[dict[str, Any]] | None:
+    """Return at most so many decisions about tool calls, in order; `None` if there was never one."""
+    if not has_table(database, "sapwood_decisions"):
+        return None
+    columns, rows = database.look("SELECT * FROM sapwood_decisions ORDER BY number", (), most)
+    return [dict(zip(columns, row, strict=True)) for row in rows]

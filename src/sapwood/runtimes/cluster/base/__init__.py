@@ -1,0 +1,1 @@
+"""How a cluster is laid out: shards, leases, placement, segments, its status, and the client of NATS."""

@@ -1,0 +1,1 @@
+"""The copies of the log: replicas and the archive."""

@@ -1,0 +1,1 @@
+"""What operators do with a cluster: list, verify, repair and restore."""

@@ -1,0 +1,1 @@
+"""Which shards a node owns, and its lease."""

@@ -1,0 +1,323 @@
+"""What an operator may ask of a running node: who lives here, what they hold, and to do something to them.
+
+Looking at an agent does not wake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.pending_work import pending_work
+from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.kernel.marshal.call import as_operator
+from sapwood.kernel.marshal.copier import json_hook, unjson_hook
+from sapwood.kernel.marshal.method_schemas import method_list
+from sapwood.kernel.node.backup import OnDamage, backup, restore, root_of, verify
+from sapwood.kernel.node.data_folder import TREES, OddEntry, entries
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.tree import Tree
+from sapwood.kernel.trees.tree_files import ROOT_STEM
+from sapwood.web.admin_dead_letters import AdminDeadLetters
+from sapwood.web.agent_lookup import MOST_ROWS, AgentLookup, iso_time
+from sapwood.web.stats import busiest, counted, name_of
+
+MOST_AGENTS = 500
+PAGE = 256
+
+
+@dataclass(slots=True)
+class AgentBranch:
+    """One agent, as an operator sees it, with those below it."""
+
+    address: str
+    status: str
+    """`live`, `busy`, `starting`, `asleep`, `aborted` or `quarantined`."""
+    calls: int = 0
+    sockets: int = 0
+    bytes: int = 0
+    children: int = 0
+    last_error: str | None = None
+    queued_calls: int = 0
+    """Calls in its queues, the running ones included."""
+    runs: int = 0
+    """Unfinished runs that it started."""
+    fibers: int = 0
+    """Unfinished fibers, sleeping ones included."""
+    next_schedule_at: str | None = None
+    """When its next scheduled call is due, as ISO 8601."""
+    below: list[AgentBranch] = field(default_factory=list["AgentBranch"])
+    """Its children, as many as are shown; `children` counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRun:
+    """A run that an agent has given, as an operator sees it."""
+
+    id: str
+    agent: str
+    """The sub-agent that did it, or does."""
+    status: str
+    started_at: str | None
+    """As ISO 8601."""
+    ended_at: str | None
+    bytes: int
+    """What the sub-agent holds, with all below it, when last measured."""
+    pinned: bool
+
+
+class Admin:
+    """Looks at the agents of one node, and acts on them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lookup = AgentLookup(node)
+        self.dead_letters = AdminDeadLetters(node, self._lookup)
+
+    async def tree(
+        self, address: str | None = None, *, agents: int = MOST_AGENTS, children: int = 50
+    ) -> dict[str, Any]:
+        """Return the trees, or an agent and those below it; at most so many agents, and children of each."""
+        left = [agents]
+        odd: list[OddEntry] = []
+        if address is not None:
+            found = [await self._seen(Address.parse(address), left, children)]
+            total = 1
+        else:
+            seen = list(entries(self._node.folder))
+            odd = [one for one in seen if isinstance(one, OddEntry)]
+            roots = {one for one in seen if isinstance(one, Address)}
+            all_roots = sorted({*roots, *self._node.trees}, key=str)
+            all_roots = [root for root in all_roots if self._node.owns(root) and await self._node.loader.exists(root)]
+            total = len(all_roots)
+            found = [await self._root(root, left, children) for root in all_roots[:agents]]
+        return {
+            "roots": [asdict(branch) for branch in found],
+            "count": total,
+            "sockets": self._node.sockets.count,
+            "ready": self._node.is_ready,
+            "odd": [asdict(entry) for entry in odd],
+        }
+
+    def top(self, *, trees: int = 20) -> dict[str, Any]:
+        """Return what the process uses and does, and its busiest trees."""
+        slow = [
+            {"method": method, "worker": name_of(self._node), "times": times, "seconds": longest}
+            for method, (times, longest) in list(self._node.watchdog.slow.items())
+        ]
+        return {
+            "workers": [asdict(counted(self._node))],
+            "busiest": [asdict(one) for one in busiest(self._node, trees)],
+            "slow": slow,
+        }
+
+    async def _root(self, root: Address, left: list[int], children: int) -> AgentBranch:
+        try:
+            return await self._seen(root, left, children)
+        except SapwoodError as error:
+            return AgentBranch(str(root), "asleep", last_error=str(error))
+
+    async def _seen(self, address: Address, left: list[int], children: int) -> AgentBranch:
+        tree, found, stem = await self._lookup.find(address)
+        tree.visitors += 1  # or it may be forgotten before this ends, and its files opened twice
+        try:
+            branch = await self._branch(tree, found, stem, left, children)
+        finally:
+            tree.visitors -= 1
+        if tree.is_held and (error := self._node.loader.held_back(found.root)) is not None:
+            branch.status, branch.last_error = "quarantined", str(error)
+        return branch
+
+    async def _branch(self, tree: Tree, address: Address, stem: str, left: list[int], children: int) -> AgentBranch:
+        left[0] -= 1
+        database = self._lookup.database(tree, stem)
+        branch = AgentBranch(
+            str(address),
+            *_doing(tree, address),
+            sockets=self._node.sockets.number_of(address),
+            bytes=_size(database.path) + _size(database.wal),
+        )
+        if not database.exists:
+            return branch
+        branch.children = self._lookup.children(tree, stem).count()
+        work = pending_work(database)
+        branch.queued_calls, branch.runs, branch.fibers = work.queued_calls, work.runs, work.fibers
+        branch.next_schedule_at = iso_time(work.next_schedule_at)
+        for child in self._lookup.children(tree, stem).page(None, 0, children) if branch.children else ():
+            if left[0] <= 0:
+                break
+            await asyncio.sleep(0)  # to look must not hold up those who work
+            if tree.destroyed is not None:
+                break
+            below = address.child(child.type, child.name), child_stem(stem, child.generation)
+            try:
+                branch.below.append(await self._branch(tree, *below, left, children))
+            except NotFound:
+                continue  # deleted since
+            except SapwoodError as error:
+                branch.below.append(AgentBranch(str(below[0]), "asleep", last_error=str(error)))
+        return branch
+
+    async def state(self, address: str) -> Any:
+        """Return the state an agent has stored; that of its class if it has not set one yet."""
+        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree.slices.commit()
+        if (stored := self._node.read_models.state(self._lookup.database(tree, stem))) is not None:
+            return msgspec.json.decode(stored)
+        try:
+            kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
+        except UnknownAgent:
+            text = f"{found} has not set its state yet, and only a running server knows its initial state."
+            raise NotFound(text, path=found.segments) from None
+        return msgspec.to_builtins(getattr(kind.cls, "initial_state", None), enc_hook=json_hook)
+
+    async def methods(self, address: str) -> bytes:
+        """Return the exposed methods of an agent as JSON, with their schemas. The agent is not woken."""
+        tree, found, _ = await self._lookup.find(Address.parse(address))
+        return method_list(tree.kinds.get(found.type) or resolve(found.type, self._node.roots))
+
+    async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
+        """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
+        tree, found, stem = await self._lookup.find(Address.parse(address))
+        if write:
+            rows = await self._as_call(await self._lookup.wake(found), sql, arguments)
+            columns, values = tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows]
+        else:
+            tree.slices.commit()
+            database = self._lookup.database(tree, stem)
+            if not database.exists:
+                raise NotFound(f"{found} has not stored anything yet.", path=found.segments)
+            columns, values = database.look(sql, arguments, MOST_ROWS + 1)
+        return {
+            "columns": columns,
+            "rows": [[_shown(value) for value in row] for row in values[:MOST_ROWS]],
+            "more": len(values) > MOST_ROWS,
+        }
+
+    async def _as_call(self, actor: Actor, sql: str, arguments: list[Any]) -> list[dict[str, Any]]:
+        rows = actor.user_database().run(sql, arguments)
+        await actor.leave()
+        return list(rows)
+
+    async def call(self, address: str, method: str, arguments: list[Any]) -> AsyncIterator[bytes]:
+        """Call a public method with JSON arguments; yields the result as JSON, or each item of a stream."""
+        where = Address.parse(address)
+        if not any(where.segments[0].type in kind.type_ids for kind in self._node.roots):
+            names = ", ".join(kind.type for kind in self._node.roots) or "none"
+            raise UnknownAgent(f"{where.segments[0].type} is not a root of this app. Roots: {names}.")
+        actor = await self._lookup.wake(where)
+        called = actor.kind.method(method)
+        stub = self._node.stub_of(actor)
+        given: list[Any] = []
+        names = [p for p in called.signature.parameters if p.kind is not p.KEYWORD_ONLY]
+        for at, value in enumerate(arguments):
+            name = names[min(at, len(names) - 1)].name if names else ""
+            try:
+                given.append(msgspec.convert(value, called.signature.hints.get(name, Any), dec_hook=unjson_hook))
+            except msgspec.ValidationError as error:
+                text = f"{called.full_name}() argument {name!r} does not fit: {error}."
+                raise InvalidArguments(text) from None
+        with as_operator():
+            answer = getattr(stub, method)(*given)
+        if called.streams:
+            async for item in answer:
+                yield msgspec.json.encode(item, enc_hook=json_hook)
+        else:
+            yield msgspec.json.encode(await answer, enc_hook=json_hook)
+
+    async def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
+        """Return the runs that an agent has given and keeps, in that order; with `status`, only those."""
+        tree, _, stem = await self._lookup.find(Address.parse(address))
+        tree.slices.commit()
+        rows = self._node.read_models.runs(self._lookup.database(tree, stem), status, MOST_ROWS + 1)
+        found = [
+            AdminRun(id, f"{type_}:{name}", status, iso_time(started_at), iso_time(ended_at), size, bool(pinned))
+            for id, type_, name, status, started_at, ended_at, size, pinned in rows
+        ]
+        return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
+
+    async def questions(self, address: str) -> dict[str, Any]:
+        """Return the open questions of an agent and of all below it, as they are stored. Wakes no agent."""
+        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree.slices.commit()
+        if stem == ROOT_STEM:
+            database = self._lookup.database(tree, stem)  # the index of a tree does not have the questions of its root
+            own = [one for read in self._node.read_models.questions for one in read(database, MOST_ROWS)]
+        else:
+            own = msgspec.json.decode(tree.questions.of(found) or "[]")
+        asked = [(found, own)] if own else []
+        asked += [(owner, msgspec.json.decode(body)) for owner, body in tree.questions.below(found)]
+        return {"agents": [{"address": str(owner), "questions": questions} for owner, questions in asked]}
+
+    async def decisions(self, address: str) -> dict[str, Any]:
+        """Return the decisions about tool calls of an agent and of all below it, as they are stored. Wakes no agent."""
+        tree, found, stem = await self._lookup.find(Address.parse(address))
+        agents: list[dict[str, Any]] = []
+        to_visit, count = [(found, stem)], 0
+        tree.visitors += 1
+        try:
+            while to_visit and tree.destroyed is None and count <= MOST_ROWS:
+                await asyncio.sleep(0)  # other agents have their turn
+                owner, stem = to_visit.pop()
+                tree.slices.commit()
+                database = self._lookup.database(tree, stem)
+                if not database.exists:
+                    continue
+                if (told := self._node.read_models.decisions(database, MOST_ROWS + 1)) is not None:
+                    count += len(told)
+                    agents.append({"address": str(owner), "decisions": told})
+                children, after = self._lookup.children(tree, stem), 0
+                while page := children.page(None, after, PAGE):
+                    to_visit += [(owner.child(one.type, one.name), child_stem(stem, one.generation)) for one in page]
+                    after = page[-1].generation
+        finally:
+            tree.visitors -= 1
+        return {"agents": agents, "more": count > MOST_ROWS}
+
+    def release(self, address: str) -> None:
+        """Let the tree of an agent run again that was put in quarantine."""
+        root = Address.parse(address).root
+        if not self._node.strikes.release(root):
+            raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.segments)
+
+    async def backup(self, folder: str, address: str | None = None) -> dict[str, Any]:
+        """Copy all trees, or one, into a folder; return how many, and which are damaged."""
+        return msgspec.to_builtins(await backup(self._node, Path(folder), root_of(address)))
+
+    async def verify(self, address: str | None = None) -> dict[str, Any]:
+        """Check all trees, or one; return how many are whole, and which are damaged."""
+        return msgspec.to_builtins(await verify(self._node, root_of(address)))
+
+    async def restore(self, folder: str, address: str | None = None, damaged: str = "refuse") -> dict[str, Any]:
+        """Put all trees of a backup back, or one; return how many, and which of the backup are damaged."""
+        if not (Path(folder) / TREES).is_dir():
+            raise UsageError(f"{folder!r} is not a backup: it has no folder {TREES!r}.")
+        what = msgspec.convert(damaged, OnDamage)
+        return msgspec.to_builtins(await restore(self._node, Path(folder), root_of(address), what))
+
+
+def _doing(tree: Tree, address: Address) -> tuple[str, int]:
+    actor = tree.actors.get(address)
+    if actor is None:
+        return "aborted" if address in tree.aborted else "asleep", 0
+    return "starting" if actor.is_starting else "busy" if actor.calls else "live", len(actor.calls)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _shown(value: object) -> object:
+    return f"x'{value.hex()}'" if isinstance(value, bytes) else value

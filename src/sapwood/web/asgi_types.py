@@ -1,0 +1,15 @@
+"""The types of ASGI: what a server and an application pass to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+DRAIN = "sapwood.drain"
+"""In `scope["extensions"]`: tells our server that the app knows the message of this type, which is the last it hears of
+a socket's client: answer what came before, and close."""
