@@ -1,9 +1,10 @@
 """Run a tier of the gate, print how long each part took, and fail a part that is over its limit.
 
 `check` comes before every commit, `ci` before a change lands, and `nightly` is everything. A limit is in seconds of
-wall time on two idle cores. The time that other programs and the hypervisor took of the machine is subtracted first,
-so a busy machine does not fail a part that is as fast as ever. The budget is the limit of the tier. That of a part is
-about twice what it takes: machines differ, and it has to find the part that has grown, not the slower machine.
+wall time on two idle cores of our machine. The time that other programs and the hypervisor took is subtracted first,
+and the rest is divided by how many times slower than ours this machine is now: neither a busy machine nor a slow one
+fails a part that is as fast as ever. The budget is the limit of the tier. That of a part is about twice what it takes:
+it has to find the part that has grown.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from machine_speed import MachineSpeed
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -32,7 +35,7 @@ class Part:
     name: str
     command: str
     limit: float
-    """Seconds of wall time on two idle cores."""
+    """Seconds of wall time on two idle cores of our machine."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cheap: bool = False
     """If it fails, nothing after it is worth its time."""
@@ -81,6 +84,7 @@ CI: list[Stage] = [
     (Part("wheel and templates", "bash .ci/wheel", 120),),
     (tests("slow tests", f"{FOUR} -m '{SLOW}'", 450),),
     (tests("lives", f"{THREE} -m 'not alone and not mutant and not nightly' tests/faults", 300, SAPWOOD_LIVES="25"),),
+    (tests("black box", f"{FILES} -m 'not nightly' tests/blackbox", 80),),
     (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 90),),
     (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
     (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 200),),
@@ -93,6 +97,13 @@ NIGHTLY: list[Stage] = [
     (Part("wheel and templates", "bash .ci/wheel", 120),),
     (tests("slow tests", f"{FOUR} -m '(slow or disk or nightly) and not alone'", 600),),
     (tests("lives", f"{THREE} -m 'not alone and not mutant' tests/faults", 600, SAPWOOD_LIVES="80"),),
+    (tests("black box", f"{FILES} tests/blackbox", 900),),
+    # The steady loads take two hours of wall time and a fifth of a core each, so the programs run beside them.
+    (
+        Part("black-box programs", 'python -m tests.blackbox.suite --results "$(mktemp)"', 10400),
+        Part("steady load", "python -m tests.blackbox.steady --minutes 120", 7500),
+        Part("steady load with runs", "python -m tests.blackbox.steady --minutes 120 --runs", 7500),
+    ),
     (tests("workers", f"{FOUR} --runtime workers -m 'not disk' tests/conformance", 600),),
     # What does not apply there is in tests/conformance/exclusions.toml, with why.
     (tests("cluster", f"{FOUR} --runtime cluster -m 'not disk' tests/conformance", 1200),),
@@ -105,7 +116,7 @@ NIGHTLY: list[Stage] = [
 ]
 
 TIERS = {"check": CHECK, "ci": CI, "nightly": NIGHTLY}
-TOTALS = {"check": 180.0, "ci": 1200.0, "nightly": 3 * 3600.0}
+TOTALS = {"check": 180.0, "ci": 1200.0, "nightly": 5.5 * 3600.0}
 
 
 @dataclass(frozen=True)
@@ -149,21 +160,28 @@ class Result:
     cpu: float
     taken: float
     """Seconds of wall time that other programs took of the machine."""
+    slowness: float
+    """How many times slower than our machine this one was."""
     limit: float
 
     @property
+    def own(self) -> float:
+        """The seconds that it would have taken on our machine, alone."""
+        return (self.wall - self.taken) / self.slowness
+
+    @property
     def is_over(self) -> bool:
-        return self.wall - self.taken > self.limit
+        return self.own > self.limit
 
     def __str__(self) -> str:
         word = "failed" if not self.ok else "over its limit" if self.is_over else "ok"
         return (
-            f"{self.name:<24}{self.wall:>8.0f}{self.cpu:>8.0f}{self.taken:>8.0f}"
-            f"{self.wall - self.taken:>8.0f}{self.limit:>8.0f}  {word}"
+            f"{self.name:<24}{self.wall:>8.0f}{self.cpu:>8.0f}{self.taken:>8.0f}{self.slowness:>8.2f}"
+            f"{self.own:>8.0f}{self.limit:>8.0f}  {word}"
         )
 
 
-HEAD = f"{'part':<24}{'wall s':>8}{'cpu s':>8}{'others':>8}{'own s':>8}{'limit':>8}"
+HEAD = f"{'part':<24}{'wall s':>8}{'cpu s':>8}{'others':>8}{'slower':>8}{'own s':>8}{'limit':>8}"
 HANGS = 10
 """A part that takes ten times its limit, and ten minutes at least, is killed."""
 POLL = 0.1
@@ -223,14 +241,16 @@ class Run:
             print(f"[{self.part.name}]", text if self.code else text.rpartition("\n")[2], flush=True)
 
 
-def run_stage(stage: Stage, cores: int) -> list[Result]:
+def run_stage(stage: Stage, cores: int, tier_speed: MachineSpeed) -> list[Result]:
     """Run the parts of a stage beside each other; the output of the first is shown as it is written."""
-    began = Reading.now()
+    began, speed = Reading.now(), MachineSpeed()
     runs = [Run(part, is_shown=number == 0) for number, part in enumerate(stage)]
     try:
         running = list(runs)
         while running:
             running = [run for run in running if not run.poll()]
+            speed.look()
+            tier_speed.look()
             time.sleep(POLL)
     finally:
         for run in runs:
@@ -238,21 +258,26 @@ def run_stage(stage: Stage, cores: int) -> list[Result]:
     now = Reading.now()
     # Each part has lost the same share of the machine: what its neighbours used can only be told when all have ended.
     share = min(1.0, now.taken_since(began, cores) / (now.wall - began.wall))
-    return [Result(run.part.name, run.code == 0, run.wall, run.cpu, run.wall * share, run.part.limit) for run in runs]
+    slowness = speed.slowness
+    return [
+        Result(run.part.name, run.code == 0, run.wall, run.cpu, run.wall * share, slowness, run.part.limit)
+        for run in runs
+    ]
 
 
 def run_tier(name: str, stages: list[Stage]) -> list[Result]:
     """Run a tier; return the results of its parts, and its own at the end."""
     cores = os.cpu_count() or 1
-    began, results = Reading.now(), list[Result]()
+    began, speed, results = Reading.now(), MachineSpeed(), list[Result]()
     for stage in stages:
         print("==", ", ".join(part.name for part in stage), flush=True)
-        results += run_stage(stage, cores)
+        results += run_stage(stage, cores, speed)
         if any(part.cheap for part in stage) and not all(result.ok for result in results):
             break
     now = Reading.now()
     ok, taken = all(result.ok for result in results), now.taken_since(began, cores)
-    return [*results, Result(name, ok, now.wall - began.wall, now.own - began.own, taken, TOTALS[name])]
+    total = Result(name, ok, now.wall - began.wall, now.own - began.own, taken, speed.slowness, TOTALS[name])
+    return [*results, total]
 
 
 def main() -> int:
