@@ -10,8 +10,8 @@ from scripts import gate
 from scripts.gate import Part, Result
 
 
-def result(*, wall: float, taken: float = 0.0, limit: float = 10.0) -> Result:
-    return Result("lives", ok=True, wall=wall, cpu=1.0, taken=taken, limit=limit)
+def result(*, wall: float, taken: float = 0.0, slowness: float = 1.0, limit: float = 10.0) -> Result:
+    return Result("lives", ok=True, wall=wall, cpu=1.0, taken=taken, slowness=slowness, limit=limit)
 
 
 def test_a_part_above_its_limit_is_over() -> None:
@@ -22,6 +22,23 @@ def test_a_part_above_its_limit_is_over() -> None:
 def test_time_that_other_programs_took_does_not_count() -> None:
     assert not result(wall=19.0, taken=9.5).is_over
     assert result(wall=29.0, taken=9.5).is_over
+
+
+def test_time_that_a_slow_machine_takes_longer_does_not_count() -> None:
+    assert not result(wall=19.0, slowness=2.0).is_over
+    assert result(wall=21.0, slowness=2.0).is_over
+
+
+def test_a_fast_machine_makes_no_limit_stricter(monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = gate.MachineSpeed()
+    assert speed.slowness == 1.0  # no probe was taken
+
+    for seconds, slowness in ((gate.PROBE_REFERENCE / 2, 1.0), (gate.PROBE_REFERENCE * 2, 2.0), (1e9, gate.SLOWEST)):
+        monkeypatch.setattr(gate, "probe", lambda seconds=seconds: seconds)
+        speed = gate.MachineSpeed()
+        speed.look()
+        speed.look()  # not yet: the last probe is younger than a second
+        assert speed.slowness == slowness
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *stages: gate.Stage) -> int:
