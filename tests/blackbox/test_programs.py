@@ -15,7 +15,7 @@ SEED = 1000
     ("program", "count"),
     [
         ("kill-cycles-process", 3),
-        ("kill-cycles-disk", 3),
+        pytest.param("kill-cycles-disk", 3, marks=pytest.mark.nightly),
         pytest.param("cluster-faults", 10, marks=pytest.mark.nightly),
         ("worker-deaths", 2),
         ("chat-cuts", 2),
