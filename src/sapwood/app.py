@@ -17,10 +17,12 @@ from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import Connections
 from sapwood.capabilities.due_work import begin_due, when_started
+from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.marshal.call import current
+from sapwood.kernel.metric_families import MetricFamilies
 from sapwood.kernel.node.backup import OnDamage, backup, restore
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
@@ -173,6 +175,7 @@ class App:
             node.authentication = _name_of(self.authenticate)
             node.content_checks = CONTENT_CHECKS
             node.read_models = READ_MODELS
+            node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)

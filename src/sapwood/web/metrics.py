@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood.errors import Unavailable
 from sapwood.kernel.histogram import Histograms
+from sapwood.kernel.metric_families import MetricFamilies
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.rpc.remote import Peers
 from sapwood.web.relay_messages import FIGURES
@@ -88,6 +89,21 @@ class Metrics:
             buckets=list(stops.buckets()),
             sum_value=stops.total,
         )
+        yield from self._labelled_families()
+
+    def _labelled_families(self) -> Iterator[Any]:
+        """Yield the metrics that other packages count."""
+        families, family = self._node.shared(MetricFamilies), prometheus.metrics_core
+        for counter in families.counters:
+            shown = family.CounterMetricFamily(counter.name, counter.text, labels=counter.labels)
+            for labels, total in counter.series.items():
+                shown.add_metric(labels, total)
+            yield shown
+        for histogram in families.histograms:
+            shown = family.HistogramMetricFamily(histogram.name, histogram.text, labels=histogram.labels)
+            for labels, one in histogram.series.items():
+                shown.add_metric(labels, list(one.buckets()), one.total)
+            yield shown
 
     def figures(self) -> bytes:
         """Return the figures as Prometheus reads them; nothing if nothing is counted.
@@ -102,7 +118,7 @@ class Metrics:
         labels = f'worker="{self._node.far.directory.here}"'
         if self._node.pool:
             labels += f',pool="{self._node.pool}"'
-        lines = figures.decode().splitlines()
+        lines = figures.decode().rstrip("\n").split("\n")  # the only end of a line: a label may hold the other ones
         return "\n".join([*(line if line.startswith("#") else _labelled(line, labels) for line in lines), ""]).encode()
 
 
@@ -118,7 +134,9 @@ def merged(figures: Iterable[bytes]) -> bytes:
     families: dict[str, list[str]] = {}
     for text in figures:
         family: list[str] = []
-        for line in text.decode().splitlines():
+        for line in text.decode().split("\n"):
+            if not line:
+                continue
             if line.startswith("# HELP "):
                 family = families.setdefault(line.split(" ", 3)[2], [line])
             elif line.startswith("#"):

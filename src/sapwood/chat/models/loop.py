@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 import msgspec
 
 from sapwood.chat.models import provider_sockets
-from sapwood.chat.models.prices import Prices, cost_of
+from sapwood.chat.models.prices import Prices
+from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.chunks import json_of
 from sapwood.chat.store.compaction import SUMMARISE
 from sapwood.chat.tools.tools import Toolbox
@@ -36,24 +37,6 @@ INTERRUPTED = (
 SDKS_THAT_RETRY = frozenset({"openai", "openai-chat", "openai-responses", "anthropic", "groq", "cohere"})
 SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
 """Providers whose answers always say why they end."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRequestUsage:
-    """What one request to a model has used."""
-
-    model: str
-    """Who answered, as the provider calls it."""
-    input_tokens: int
-    output_tokens: int
-    cost: float | None
-    """In dollars. `None` if the price is unknown, or the request was cut off before the provider reported its usage."""
-
-    @classmethod
-    def of(cls, response: ModelResponse, turn: LoopTurn) -> ModelRequestUsage:
-        usage = response.usage
-        cost = cost_of(response, turn.asked, turn.prices)
-        return cls(response.model_name or "", usage.input_tokens, usage.output_tokens, cost)
 
 
 @dataclass(slots=True)
@@ -175,7 +158,7 @@ class PydanticLoop:
                     async for event in events:
                         said(event)
                 finally:
-                    used(ModelRequestUsage.of(events.response, turn))
+                    used(ModelRequestUsage.of(events.response, turn.asked, turn.prices))
             response: ModelResponse = run.all_messages()[-1]
         _check_end(response)
         return response
@@ -194,7 +177,7 @@ class PydanticLoop:
         result = await Agent(turn.asked).run(
             SUMMARISE, message_history=history, model_settings=_settings(turn, {}), cancellation_token=token
         )
-        used(ModelRequestUsage.of(result.response, turn))
+        used(ModelRequestUsage.of(result.response, turn.asked, turn.prices))
         return result.output
 
     def said_by_user(self, text: str) -> ModelRequest:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sapwood import tracing
+from sapwood.chat.models.genai_metrics import timed_tool
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turns import RUN_SOON, TurnRow
 from sapwood.chat.store.turns import ToolCall as Called
@@ -124,7 +125,10 @@ class AgentToolCalls:
         token = tool_call.set(ToolCall(actor, id, WorkId.run(row.id)))
         step = running_step.set(Step(actor.address, actor.stem, f"turn {row.number}", row.created_at, f"tool {id}"))
         try:
-            with tracing.span(f"execute_tool {name}", gen_ai__tool__name=name, gen_ai__tool__call__id=id):
+            with (
+                tracing.span(f"execute_tool {name}", gen_ai__tool__name=name, gen_ai__tool__call__id=id),
+                timed_tool(actor, name),
+            ):
                 yield
         finally:
             running_step.reset(step)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import INTERRUPTED, STOPPED, Chunk, answered, assembled, closed, closing
 from sapwood.chat.store.record import ConversationRecord
@@ -187,7 +188,18 @@ class TurnFinish:
             reason = reason or self._interrupts.reason(row) or CANCELLED
         self._interrupts.why.pop(row.number, None)
         self._turns.end(row.number, status, error, reason, **news)
+        self.count_end(status)
         self.end_run(row, status, error, reason)
+
+    def count_end(self, status: str) -> None:
+        """Count, once it is stored, that a turn ended: if this slice is undone, the turn ends another time."""
+        metrics, agent = self._actor.host.shared(GenAiMetrics), self._actor.kind.type
+
+        def stored(waiter: Future[None]) -> None:
+            if not waiter.cancelled() and waiter.exception() is None:
+                metrics.ended(agent, status)
+
+        self._actor.home.slices.leaving().add_done_callback(stored)
 
     def end_run(self, row: TurnRow, status: str, error: str | None = None, reason: str | None = None) -> None:
         """If the turn is a run's, that has ended with it."""

@@ -127,6 +127,7 @@ class Intake:
     ) -> TurnRow:
         row = self._turns.add(name, "", [], asked=asked, body="{}", client_tools="[]", run=run, user=user)
         self._turns.end(row.number, "skipped")
+        self._ending.count_end("skipped")
         self._ending.end_run(row, "skipped")
         if sender is not None:
             self._stream.tell_one(sender, wire.messages(self._record.text()))

@@ -9,9 +9,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sapwood.chat.models import prices, token_estimates
-from sapwood.chat.models.loop import LoopTurn, ModelRequestUsage, PydanticLoop, retry_after
+from sapwood.chat.models.genai_metrics import CANCELLED, RequestTimer
+from sapwood.chat.models.loop import LoopTurn, PydanticLoop, retry_after
 from sapwood.chat.models.provider_sockets import ProviderSocket
 from sapwood.chat.models.providers import Providers
+from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection
 from sapwood.chat.store.record import ConversationRecord
@@ -98,6 +100,8 @@ class ModelRequests:
         """What the request that is under way may use."""
         self.failure: Exception | None = None
         """What the last request to a model raised."""
+        self._timer: RequestTimer | None = None
+        """Counts the request that is under way, for `/metrics`."""
         tree = tree_of(actor)
         self._spending = tree.spending
 
@@ -107,6 +111,8 @@ class ModelRequests:
 
         def hear(event: Any) -> None:
             self.said += 1
+            if self.said == 1 and self._timer is not None:
+                self._timer.first_chunk()
             if self._silence is not None:
                 self._silence.broken()
             stream.put(*projection.event(event))
@@ -171,6 +177,8 @@ class ModelRequests:
         """Return what counts the use of a model, whatever becomes of its answer."""
 
         def count(used: ModelRequestUsage) -> None:
+            if self._timer is not None:
+                self._timer.used(used)
             if self._actor.dropped is None:
                 self._count(row, used)
 
@@ -223,7 +231,7 @@ class ModelRequests:
                     self._actor.check_live()
                     self._running.going_on()
                     self._reserve(turn, messages)
-                    return await self._over_wire(ask)
+                    return await self._over_wire(turn, ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed, self._actor.host.random))
                 if wait is None or self.said or failed == PROVIDER.max_attempts:
@@ -235,17 +243,22 @@ class ModelRequests:
                 await limiter.pause(wait.seconds, self._waits, self._running.stopped)
         raise AssertionError
 
-    async def _over_wire(self, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
+    async def _over_wire(self, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
         self._running.socket = socket = ProviderSocket()
+        self._timer, problem = RequestTimer(self._actor, turn.asked), CANCELLED
         try:
             with socket.used():
-                return await ask(self._running.token)
+                answer = await ask(self._running.token)
+            problem = ""
+            return answer
         except Exception as error:
-            self.failure = error
+            self.failure, problem = error, type(error).__name__
             raise
         finally:
             self._running.socket = None
             self._release()
+            self._timer.end(CANCELLED if self._running.stopped.done() else problem)
+            self._timer = None
 
     def _waits(self, seconds: float | None) -> None:
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
