@@ -7,6 +7,7 @@ provider nothing here costs more than a look at a variable.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -110,6 +111,16 @@ def text() -> str | None:
     if not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def ids() -> tuple[str, str] | None:
+    """Return the ids of the current trace and span, or `None` if there is none."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry.trace import get_current_span
+
+    context = get_current_span().get_span_context()
+    return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
 def context_of(text: str | None) -> Any:

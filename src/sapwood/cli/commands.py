@@ -23,7 +23,7 @@ from sapwood.cli import doctor as doctors
 from sapwood.cli import new as projects
 from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
 from sapwood.cli.cluster import cluster
-from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Port, Target, whole_number
+from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Target, whole_number
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
 from sapwood.cli.terminal import error_line, say
@@ -64,6 +64,7 @@ def serve(
     data: DataOfApp = None,
     insecure: Insecure = False,
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
+    log: Log = "text",
     log_level: Level = "info",
     workers: Annotated[
         int | None,
@@ -97,6 +98,7 @@ def serve(
             insecure=insecure,
             data=data,
             access_log=access_log,
+            log=log,
             log_level=log_level,
             grace=grace,
             workers=workers,
@@ -127,6 +129,7 @@ def dev(
     port: Port = 8000,
     data: DataOfApp = None,
     insecure: Insecure = False,
+    log: Log = "text",
     log_level: Level = "info",
     workers: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
@@ -137,7 +140,16 @@ def dev(
         raise UsageError("`sapwood dev` runs one process and takes no --workers. Use `sapwood serve … --workers N`.")
     where = target or usual_target(Path.cwd())
     options = ServeOptions(
-        where, host, port, dev=True, insecure=insecure, data=data, access_log=True, log_level=log_level, grace=1.0
+        where,
+        host,
+        port,
+        dev=True,
+        insecure=insecure,
+        data=data,
+        access_log=True,
+        log=log,
+        log_level=log_level,
+        grace=1.0,
     )
     server_process.develop(options, Path.cwd())
 
@@ -174,6 +186,7 @@ def worker(
         Parameter(env_var="SAPWOOD_URL", help="The URL of the server. Default: the URL in the data folder."),
     ] = None,
     data: DataOfApp = None,
+    log: Log = "text",
     log_level: Level = "info",
 ) -> None:
     """Run a Temporal worker that executes the steps of an app's agents, until SIGTERM or Ctrl-C.
@@ -182,7 +195,7 @@ def worker(
     """
     from sapwood.cli import temporal_worker  # here, because no other command needs Temporal
 
-    temporal_worker.work(target, url, data, log_level)
+    temporal_worker.work(target, url, data, log, log_level)
 
 
 NEW = (

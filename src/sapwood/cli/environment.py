@@ -15,7 +15,7 @@ from sapwood.errors import UsageError
 from sapwood.settings import Limits, Settings
 
 PREFIX = "SAPWOOD_"
-OTHERS = ("HOST", "MONITOR", "PORT", "URL")
+OTHERS = ("HOST", "LOG", "MONITOR", "PORT", "URL")
 """Variables that are options of commands, not settings."""
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
 
+from sapwood.cli.serve_options import LogFormat
+
 Target = Annotated[str, Parameter(help="The app, as `module:name` or `file.py:name`. The name defaults to `app`.")]
 Agent = Annotated[str, Parameter(help="The address of an agent, as `Type:name/Type:name`, root first.")]
 Data = Annotated[str, Parameter(env_var="SAPWOOD_DATA", help="The data folder of the server.")]
@@ -15,6 +17,9 @@ Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to lis
 Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on. 0 picks a free port.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
+Log = Annotated[
+    LogFormat, Parameter(env_var="SAPWOOD_LOG", help="Format of the log: one JSON object per line, or text.")
+]
 Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(help="Minimum level to log.")]
 
 

@@ -6,9 +6,12 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sapwood.errors import UsageError
 from sapwood.timings import DEFAULTS, Timings
+
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ServeOptions:
     dev: bool = False
     data: str | None = None
     access_log: bool = False
+    log: LogFormat = "text"
     log_level: str = "info"
     grace: float = 10.0
     workers: int | None = None

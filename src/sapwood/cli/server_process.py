@@ -28,8 +28,7 @@ from sapwood.cli.host_check import HostCheck
 from sapwood.cli.http_servers import QuietServer, Server, Together
 from sapwood.cli.operator_file import FILE, write_operator_file
 from sapwood.cli.serve_options import ServeOptions, is_loopback, listen, url_of
-from sapwood.cli.server_log import log_server
-from sapwood.cli.terminal import error_line
+from sapwood.cli.server_log import errors_in_log, exit_with, log_server
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.runtimes.local import sockets_that_fit
@@ -66,6 +65,11 @@ NEEDED_BY_ALL = (
 
 def serve(options: ServeOptions) -> None:
     """Serve until a signal arrives."""
+    with errors_in_log(options):
+        _serve_app(options)
+
+
+def _serve_app(options: ServeOptions) -> None:
     listening = listen(options)
     if options.workers is None:
         if options.pools:
@@ -140,12 +144,17 @@ async def _arrange(folder: Path, sharing: ShardPlan) -> None:
 def _work(seat: Seat, options: ServeOptions, listening: socket.socket, token: str) -> None:
     """Be one worker: serve, until the supervisor says that it is enough."""
     pool = seat.sharing.pool(seat.number)
-    log_server(options, f"worker {seat.number} {pool and f'({pool}) '}")
+    log_server(options, seat.number, pool)
+    with errors_in_log(options):
+        _serve_share(seat, options, listening, token, pool)
+
+
+def _serve_share(seat: Seat, options: ServeOptions, listening: socket.socket, token: str, pool: str) -> None:
     try:
         loaded = load(options.target, options.data)
         loaded.app.share(seat.share())
     except SapwoodError as error:
-        sys.exit(error_line(error))
+        exit_with(error, options)
     _answer_where(loaded.app, seat)
     # Clients of all others would wait whenever one of a pool computes, so those take none.
     _serve(options, loaded, token, [] if pool else [listening], seat)
@@ -166,9 +175,15 @@ def _answer_where(app: App, seat: Seat) -> None:
 def develop(options: ServeOptions, folder: Path) -> None:
     """Serve, and restart whenever a file changes."""
     log_server(options)
-    listening = listen(options)
+    with errors_in_log(options):
+        listening = listen(options)
     config = uvicorn.Config("", reload=True, reload_dirs=[str(folder)], log_config=None)
-    FileWatch(config, functools.partial(_run, options), [listening]).run()
+    FileWatch(config, functools.partial(_run_watched, options), [listening]).run()
+
+
+def _run_watched(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
+    with errors_in_log(options):
+        _run(options, sockets)
 
 
 def _run(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
@@ -184,7 +199,7 @@ def _run(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
     except SapwoodError as error:
         if not options.dev:
             raise
-        sys.exit(f"{error_line(error)}\nRetrying when a file changes.")
+        exit_with(error, options, "Retrying when a file changes.")
     _serve(options, loaded, secrets.token_urlsafe(32), sockets)
 
 

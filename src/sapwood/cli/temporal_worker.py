@@ -14,19 +14,26 @@ from urllib.parse import urlsplit
 
 from sapwood.app import App
 from sapwood.cli.app_loader import load
+from sapwood.cli.json_log import JsonFormatter, log_uncaught
 from sapwood.cli.operator_file import FILE
+from sapwood.cli.serve_options import LogFormat
 from sapwood.cli.terminal import log_to_stderr
 from sapwood.drivers.temporal import TemporalDriver
 from sapwood.errors import UsageError
+from sapwood.escapes import LineFormatter
 
 log = logging.getLogger("sapwood.worker")
 
 USUAL_URL = "http://127.0.0.1:8000"
 
 
-def work(target: str, url: str | None, data: str | None, log_level: str) -> None:
+def work(target: str, url: str | None, data: str | None, log: LogFormat, log_level: str) -> None:
     """Work for the driver of an app until a signal arrives."""
-    log_to_stderr(log_level, "%(asctime)s %(levelname)s %(name)s %(message)s")
+    if log == "json":
+        log_to_stderr(log_level, JsonFormatter())
+        log_uncaught()
+    else:
+        log_to_stderr(log_level, LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     if log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it has a line for every step
         logging.getLogger("temporalio.activity").setLevel(logging.ERROR)  # and this a traceback for one that is stopped

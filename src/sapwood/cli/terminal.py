@@ -8,7 +8,7 @@ from typing import IO, Any
 from rich import text as rich
 from rich.style import Style
 
-from sapwood.escapes import LineFormatter, escape_controls
+from sapwood.escapes import escape_controls
 
 
 class Text(rich.Text):
@@ -32,8 +32,8 @@ def error_line(error: object) -> str:
     return f"error: {escape_controls(str(error), keep=chr(10))}"
 
 
-def log_to_stderr(level: str, line: str, date: str | None = None) -> None:
+def log_to_stderr(level: str, formatter: logging.Formatter) -> None:
     """Send the log of this process to stderr in this format."""
     handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter(line, date))
+    handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -22,7 +22,7 @@ from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.exceptions import describe
 from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.dispatch.run_monitors import RunMonitors
-from sapwood.runs.execution.contract import doing
+from sapwood.runs.execution.contract import DrivenPart, doing
 from sapwood.runs.execution.driver import RUNNING, DrivenWork, Driver, DriverPace, NodeDriver, is_again, part_of
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.questions.questions import Questions
@@ -51,7 +51,7 @@ class FiberDriver:
             await self._wake_above(row, row.run)
             row = self._turns.of(number)
         if row is not None and row.status == "running":
-            doing.set((self._actor, row.id))
+            doing.set(DrivenPart(self._actor, row.id, row.id, row.run))
             again = is_again()
             turn = ActiveTurn(self._actor, number, self._end)
             with self._interrupts.cancels(turn):

@@ -22,7 +22,7 @@ from sapwood.kernel.marshal.exceptions import describe, mistake
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.run_monitors import RunMonitors
-from sapwood.runs.execution.contract import CANCELLED, Steered, code_of, doing
+from sapwood.runs.execution.contract import CANCELLED, DrivenPart, Steered, code_of, doing
 from sapwood.runs.execution.driver import RUNNING, DriverPace, NodeDriver, is_again, part_of
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.tables.outputs import read_output
@@ -117,7 +117,7 @@ class MethodRuns:
 
     def current(self) -> str | None:
         found = doing.get()
-        return found[1] if found is not None and found[0] is self._actor else None
+        return found.id if found is not None and found.actor is self._actor else None
 
     async def drive(self, run: str) -> None:
         """Execute a run to its end, when its driver starts it."""
@@ -144,7 +144,7 @@ class MethodRuns:
         task = asyncio.current_task()
         assert task is not None
         self._tasks[run] = task
-        doing.set((actor, run))
+        doing.set(DrivenPart(actor, run, run=run))
         try:
             if (asked := pace.asked()) is not None:
                 with actor.host.shared(NodeDriver).holding(actor.address, run):

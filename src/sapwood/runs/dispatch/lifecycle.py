@@ -93,8 +93,8 @@ class Runs:
             wish.tool_call, wish.work = asking.id, asking.work
             wish.order = asking.runs if wish.order is None else wish.order
             asking.runs += 1
-        elif (part := doing.get()) is not None and part[0] is self._actor:
-            wish.work = WorkId.run(part[1])
+        elif (part := doing.get()) is not None and part.actor is self._actor:
+            wish.work = WorkId.run(part.id)
         elif (work := self.work()) is not None:
             wish.work = work.owner
         wish.place = wish.order or 0

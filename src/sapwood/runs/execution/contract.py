@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sapwood.errors import OverLimit, SapwoodError
 from sapwood.kernel.actors.actor import Actor
@@ -22,8 +22,20 @@ UNWANTED = "parent-interrupted"
 MAX_REASON = 500
 """Maximum length of a reason that a client sends, in characters."""
 
-doing: ContextVar[tuple[Actor, str] | None] = ContextVar("sapwood_doing", default=None)
-"""The run, or turn, that the code belongs to that runs now, and the agent that does it."""
+
+class DrivenPart(NamedTuple):
+    """A run or turn, and the agent that executes it."""
+
+    actor: Actor
+    id: str
+    turn: str | None = None
+    """The turn, if it is one."""
+    run: str | None = None
+    """The run, if it is one."""
+
+
+doing: ContextVar[DrivenPart | None] = ContextVar("sapwood_doing", default=None)
+"""The run, or turn, that the code belongs to that runs now."""
 
 
 Steered = Literal["joined", "over", "deaf"]
