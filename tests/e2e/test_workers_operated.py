@@ -23,7 +23,12 @@ from sapwood.types import Address
 APP = """
 import os
 
-from sapwood import Agent, App, expose
+from sapwood import Agent, App, ChatAgent, expose
+from sapwood.testing import ScriptedModel, text
+
+
+class Clerk(ChatAgent):
+    model = ScriptedModel(text("It is sold."))
 
 
 class Sold(Exception):
@@ -64,6 +69,9 @@ class Shop(Agent[int]):
 
     async def carry(self, what: str) -> str:
         return str((await self.run_agent(Porter, what)).output)
+
+    async def ask_clerk(self) -> str:
+        return (await (await self.sub_agent(Clerk, "c")).send("Is it sold?")).text
 
     async def compute(self) -> None:
         while True:
@@ -112,6 +120,21 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "It did not happen."
         time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("two")
+def test_the_spending_of_the_trees_of_all_workers_is_added_up(folder: Path) -> None:
+    for name in BOTH:
+        assert call(folder, name, "ask_clerk") == "It is sold."
+    call(folder, THERE, "ask_clerk")
+
+    told = json.loads(said_by(folder, "spending", "--limit", "1", "--by", "class", "--json"))
+    one = json.loads(said_by(folder, "spending", f"Shop:{HERE}/Clerk:c", "--json"))
+
+    assert [(tree["address"], tree["requests"]) for tree in told["trees"]] == [(f"Shop:{THERE}", 2)]
+    assert (told["count"], told["unanswered"]) == (2, [])
+    assert [(row["class"], row["requests"], row["cost"]) for row in told["by_class"]] == [("Clerk", 3, None)]
+    assert [(row["model"], row["requests"]) for row in one["by_model"]] == [("scripted", 1)]
 
 
 @pytest.mark.nightly

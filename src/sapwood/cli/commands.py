@@ -18,7 +18,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sapwood.cli import agent_commands, backup_commands, deployment_check, render
+from sapwood.cli import agent_commands, backup_commands, deployment_check, render, spending_command
 from sapwood.cli import doctor as doctors
 from sapwood.cli import new as projects
 from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
@@ -165,6 +165,7 @@ for command in (
     agent_commands.questions,
     agent_commands.decisions,
     agent_commands.runs,
+    spending_command.spending,
     agent_commands.release,
     backup_commands.backup,
     backup_commands.restore,

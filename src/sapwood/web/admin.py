@@ -28,6 +28,7 @@ from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
 from sapwood.web.admin_dead_letters import AdminDeadLetters
+from sapwood.web.admin_spending import AdminSpending
 from sapwood.web.agent_lookup import MOST_ROWS, AgentLookup, iso_time
 from sapwood.web.stats import busiest, counted, name_of
 
@@ -82,6 +83,7 @@ class Admin:
         self._node = node
         self._lookup = AgentLookup(node)
         self.dead_letters = AdminDeadLetters(node, self._lookup)
+        self.spending = AdminSpending(node, self._lookup)
 
     async def tree(
         self, address: str | None = None, *, agents: int = MOST_AGENTS, children: int = 50

@@ -24,6 +24,7 @@ from sapwood.errors import Crashed, InvalidArguments, SapwoodError, Unavailable
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.transport import Exchange
 from sapwood.web.admin import MOST_AGENTS, Admin
+from sapwood.web.admin_spending import DEFAULT_LIMIT, most_expensive
 from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
 from sapwood.web.errors import status_of
 from sapwood.web.handoff import Handoff
@@ -36,6 +37,8 @@ PREFIX = "/_sapwood/"
 OPERATE = "operate"
 PATIENCE = 3.0
 """Seconds that another process is given to say what it knows; one that is stuck is left out."""
+LONG_PATIENCE = 60.0
+"""And how many if it has to read all its trees."""
 AT_ONCE = 1.0
 """And how many if it is asked again and again."""
 ANYWHERE = ("backup", "restore", "verify", "release")
@@ -97,7 +100,7 @@ class OperatorDoor:
         message = msgspec.msgpack.encode((what, asked))
         if address is None:
             others = await far.others()
-            patience = AT_ONCE if what == "top" else PATIENCE
+            patience = {"top": AT_ONCE, "spending": LONG_PATIENCE}.get(what, PATIENCE)
             asking = (_collected(far.transport.open(node, OPERATE, message), patience) for node in others)
             answers = await asyncio.gather(*asking)
             missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
@@ -109,6 +112,9 @@ class OperatorDoor:
             if what == "tree":
                 together["odd"] = own["odd"]  # of one folder; each worker has seen all of it
                 del together["roots"][int(asked.get("agents", MOST_AGENTS)) :]
+            if what == "spending":
+                trees = cast("list[dict[str, Any]]", together["trees"])
+                together["trees"] = most_expensive(trees, int(asked.get("limit", DEFAULT_LIMIT)))
             return JSONResponse(together)
         root = Address.parse(str(address)).root
         if self._node().owns(root):
@@ -142,8 +148,9 @@ class OperatorDoor:
         if what == "call":
             answer = operator.call(str(address), str(asked["method"]), cast("list[Any]", asked.get("arguments") or []))
             return StreamingResponse(_lines(answer), media_type="application/x-ndjson")
-        if what == "dead-letters":
-            return JSONResponse(await self._letters(operator, address, asked))
+        if what in ("dead-letters", "spending"):
+            find = self._letters if what == "dead-letters" else self._spending
+            return JSONResponse(await find(operator, address, asked))
         if what == "runs":
             return JSONResponse(await operator.runs(str(address), asked.get("status")))
         if what in ("questions", "decisions"):
@@ -168,6 +175,10 @@ class OperatorDoor:
         if asked.get("delete") is not None:
             return {"done": await operator.dead_letters.delete(str(address), str(asked["delete"]), below=below)}
         return await operator.dead_letters.list(address, below=below)
+
+    async def _spending(self, operator: Admin, address: str | None, asked: dict[str, Any]) -> dict[str, Any]:
+        by_class, limit = asked.get("by_class") is True, int(asked.get("limit", DEFAULT_LIMIT))
+        return await operator.spending.list(address, by_class=by_class, limit=limit)
 
 
 async def _collected(opening: Awaitable[Exchange], patience: float) -> dict[str, Any] | None:

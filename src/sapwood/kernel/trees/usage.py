@@ -8,7 +8,7 @@ the process died in between, the process that continues the turn corrects it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, NamedTuple
@@ -230,6 +230,21 @@ class UsageMeter(TreeIndex):
             int(below),
         )
         return {model: Spent(*spent) for model, *spent in rows}
+
+    def by_agent(self, address: Address) -> Iterator[tuple[Address, str, Spent]]:
+        """Yield what an agent and those below it that still exist have used of each model, all runs together."""
+        if not self._root.has(SPENDING):
+            return
+        path = str(address)
+        rows = self._root.execute(
+            f"SELECT path, model, {SUMS} FROM sapwood_spending"  # noqa: S608 - ours
+            " WHERE run <> '*' AND (path = ? OR substr(path, 1, ?) = ?) GROUP BY path, model",
+            path,
+            len(path) + 1,
+            f"{path}/",
+        )
+        for owner, model, *spent in rows:
+            yield Address.parse(owner), model, Spent(*spent)
 
     def rows(self, address: Address) -> list[Usage]:
         """Return what an agent and those below it that still exist have used, one row per run and model."""
