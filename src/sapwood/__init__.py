@@ -15,9 +15,9 @@ from sapwood.kernel.marshal.signatures import Callback
 from sapwood.kernel.rpc.circuits import Breaker
 from sapwood.kernel.rpc.options import with_options
 from sapwood.remote import RemoteSubAgent
+from sapwood.retention import Retention
 from sapwood.runs.dispatch.fan_out import Branch
 from sapwood.runs.tables.question import Question
-from sapwood.runs.tables.retention import Retention
 from sapwood.runs.tables.runs_table import Run
 from sapwood.settings import Limits, Settings
 from sapwood.when import After, At, Cron, Every, Retry

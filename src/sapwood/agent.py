@@ -39,6 +39,7 @@ from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
 from sapwood.namespaces.schedules import AgentSchedules
 from sapwood.namespaces.spending import AgentSpending
+from sapwood.retention import KEEP_ALL, RECORDS, Retention
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.run_request import Detached, RunRequest
 from sapwood.runs.dispatch.subscription import Subscription
@@ -47,7 +48,6 @@ from sapwood.runs.execution.contract import Progress
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.tables.inputs import InputDetail
 from sapwood.runs.tables.question import Question
-from sapwood.runs.tables.retention import KEEP_ALL, Retention
 from sapwood.runs.tables.runnable import Runnable
 from sapwood.runs.tables.runs_table import Run
 from sapwood.settings import Limits
@@ -105,6 +105,8 @@ class Agent(AgentInternals, Generic[S]):
     """Maximum number of unfinished runs that this agent has started. `None` means no limit."""
     run_retention: ClassVar[Retention | Mapping[type[Agent[Any]], Retention]] = KEEP_ALL
     """Which finished runs to keep: one rule for all, or one by class of the sub-agent. By default, all are kept."""
+    record_retention: ClassVar[Retention | None] = RECORDS
+    """How long to keep the records of turns, model requests, tool calls, runs and fibers. `None` writes no records."""
 
     deps: Any
     """The value of `App(deps=…)`. Annotate it in your class to narrow its type; the app checks it at startup."""
@@ -441,10 +443,9 @@ class Agent(AgentInternals, Generic[S]):
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of this agent and everything below it: past events first, then new ones, each once.
 
-        `depth` is `self` for the agent itself, `children` to include the runs that it started, or `tree` for
-        everything below it. To resume, also after a restart, pass the `cursor` of the last event as `after`. A
-        subscriber that stops does not cancel anything. With `input="full"`, start events carry the whole input
-        of the run instead of a preview.
+        `depth` is `self` for the agent itself, `children` to include the runs that it started, or `tree` for everything
+        below it. To resume, also after a restart, pass the `cursor` of the last event as `after`. Stopping cancels
+        nothing. With `input="full"`, start events carry the whole input of the run instead of a preview.
         """
         async with aclosing(Subscription(self._actor, depth, after, input).events()) as events:
             async for event in events:
@@ -479,8 +480,7 @@ class Agent(AgentInternals, Generic[S]):
     ) -> Any:
         """Return a stub of any root or, with `sub`, of an existing descendant of that root.
 
-        Write a `sub` of several segments as a tuple: `sub=((Desk, "sport"), (Reporter, "ann"))`. In a list,
-        type checkers cannot tell which class is the last.
+        Write several segments as a tuple, so that their types are known: `sub=((Desk, "sport"), (Reporter, "ann"))`.
         """
         return await self._actor.of(Family).find(cls, name, sub)
 

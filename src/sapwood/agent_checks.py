@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from sapwood.capabilities.spans import check_record_retention
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.marshal.agent_class import check_type_id
-from sapwood.runs.tables.retention import KEEP_ALL
+from sapwood.retention import KEEP_ALL
 from sapwood.runs.tables.retention import check as check_retention
 from sapwood.settings import Limits
 
@@ -34,6 +35,7 @@ HOOKS = frozenset(
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
     | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
+    | {"record_retention"}
 )
 """The class attributes that a subclass may set."""
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
@@ -90,6 +92,7 @@ def check_class(cls: type[AgentBase]) -> None:
             "string. For a single script, write (script,)."
         )
     check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
+    check_record_retention(cls.__name__, getattr(cls, "record_retention", None))
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"{cls.__name__}.limits must be Limits(…), got a {type(limits).__name__}.")

@@ -17,7 +17,10 @@ from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import Connections
 from sapwood.capabilities.due_work import begin_due, when_started
+from sapwood.capabilities.redaction import Redact, Redaction
+from sapwood.capabilities.span_reads import recorded_spans
 from sapwood.chat.models.genai_metrics import GenAiMetrics
+from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
@@ -55,6 +58,8 @@ READ_MODELS = ReadModels(
     runs=listed_runs,
     decisions=stored_decisions,
     questions=(unanswered_tool_calls, open_questions),
+    spans=recorded_spans,
+    sent_requests=sent_requests,
 )
 """What operators read of agents that may be asleep."""
 Deps = object | Callable[[], AbstractAsyncContextManager[object]]
@@ -90,6 +95,9 @@ class App:
     `None` to refuse it. `authorize` receives that user, the address of a root, and "request" or "connect". It returns
     whether the user may access that root. Both may be async.
 
+    `redact` receives a text before it is recorded, and returns it without its secrets: a model request
+    (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`). Both are JSON.
+
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
     your program, write `Path(__file__).with_name("page")`. If the app is mounted in another app, serve the files there.
@@ -105,6 +113,7 @@ class App:
         deps: Deps = None,
         authenticate: Callable[[HTTPConnection], Any] | None = None,
         authorize: Callable[[Any, Address, str], Any] | None = None,
+        redact: Redact | None = None,
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: Runtime | None = None,
@@ -121,6 +130,7 @@ class App:
         self.deps = deps
         self.authenticate = authenticate
         self.authorize = authorize
+        self.redact = redact
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
@@ -176,6 +186,7 @@ class App:
             node.content_checks = CONTENT_CHECKS
             node.read_models = READ_MODELS
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
+            node.shared(Redaction).function = self.redact
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)

@@ -51,6 +51,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    raw: bytes
+    """The same, as it came."""
     begun: float
     ended: float | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,8 +96,8 @@ class Provider:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        body = json.loads(await reader.readexactly(int(headers["content-length"])))
-        request = Request(head[0].split(" ")[1], headers, body, time.monotonic())
+        raw = await reader.readexactly(int(headers["content-length"]))
+        request = Request(head[0].split(" ")[1], headers, json.loads(raw), raw, time.monotonic())
         self.requests.append(request)
         reply = self.replies[min(len(self.requests), len(self.replies)) - 1]
         self._news.set()

@@ -14,7 +14,8 @@ from tests.faults import chat_rules
 from tests.faults.reading import has, walk
 
 from sapwood.address import Address
-from sapwood.chat.store.turns import ALL, ALL_CALLS, ToolCall, TurnRow
+from sapwood.chat.store.turn_rows import ToolCall, TurnRow
+from sapwood.chat.store.turns import ALL, ALL_CALLS
 from sapwood.kernel.node.data_folder import TREES, roots_in
 
 

@@ -30,7 +30,7 @@ from tests.conformance.chats import built
 from tests.faults.chat_checker import Left, requests_of
 from tests.faults.chat_workload import ONCE
 
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.wire import chat as wire
 
 ENDED = ("completed", "failed", "cancelled", "skipped")

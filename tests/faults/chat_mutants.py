@@ -10,7 +10,8 @@ from pydantic_ai.messages import ModelMessage
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.stream import ChatStream
 from sapwood.chat.store.transcript import Transcript
-from sapwood.chat.store.turns import CallJournal, TurnRow, TurnsTable
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import CallJournal, TurnsTable
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
 from sapwood.kernel.actors.actor import Actor

@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.fiber_rows import NO_ARGUMENTS, OVER, FiberRow, FiberRows
+from sapwood.capabilities.spans import Spans, code_of
 from sapwood.capabilities.steps import Steps, Work
 from sapwood.capabilities.stored_method import load
 from sapwood.errors import GaveUp, SapwoodError, SignatureChanged
@@ -59,6 +60,7 @@ class FiberExecutor:
         """Told when one begins, with the time, and when one ends, with when it is due again."""
         self.calls: dict[int, Call] = {}
         """The calls that execute fibers now, by the number of the fiber."""
+        self._spans = actor.of(Spans)
         self.outcomes: dict[int, tuple[str, bytes | None]] = {}
         """Status and result of fibers that were cancelled or resolved while `Fibers.run` executed them."""
         self._waiting: dict[int, list[Future[None]]] = {}
@@ -166,6 +168,7 @@ class FiberExecutor:
             self._log_failure(row, error)
             self.end(row, "failed", error=error)
             return None
+        self.record_begin(row)
         try:
             value = function()
             if inspect.isawaitable(value):
@@ -180,6 +183,8 @@ class FiberExecutor:
                 return None
             until = actor.host.clock.now() if row.number in self._awake else suspended.until
             self._rows.sleep(row.number, until)
+            for span in self._spans.open(str(WorkId.fiber(row.number)), "fiber"):
+                self._spans.change(span.number, status="waiting")
             return until
         except CancelledError:
             if actor.dropped is not None:
@@ -297,6 +302,7 @@ class FiberExecutor:
         self, row: FiberRow, status: str, *, result: bytes | None = None, error: BaseException | None = None
     ) -> None:
         """A fiber is over, in this slice, unless it was before: what became of it first counts."""
+        self.record_end(row.number, status, error)
         if row.key is None:
             self.remove(row, is_done=status == "completed")
             if error is not None and row.method is not None:
@@ -309,6 +315,21 @@ class FiberExecutor:
             self._let_go(row, is_done=status == "completed")
         else:
             self._actor.hooks.close_questions(WorkId.fiber(row.number))
+
+    def record_begin(self, row: FiberRow) -> None:
+        """Record that a fiber of the user's runs: for the first time, again after a crash, or after it slept."""
+        work = str(WorkId.fiber(row.number))
+        if row.method is not None and hasattr(self._actor.kind.base, row.method):
+            return  # turns and runs have spans of their own
+        if found := self._spans.open(work, "fiber"):
+            self._spans.change(found[0].number, status="running")
+        else:
+            self._spans.begin("fiber", work, row.name, attempt=1 + row.recoveries, method=row.method, fiber=row.key)
+
+    def record_end(self, number: int, status: str, error: BaseException | None = None) -> None:
+        """Record that a fiber is over, unless that is recorded already."""
+        for span in self._spans.open(str(WorkId.fiber(number)), "fiber"):
+            self._spans.end(span.number, status, error=None if error is None else code_of(error))
 
     def _let_go(self, row: FiberRow, *, is_done: bool) -> None:
         """A fiber is over, in this slice: what it has others do stops with it."""
@@ -331,6 +352,7 @@ class FiberExecutor:
 
     def remove(self, row: FiberRow, *, is_done: bool) -> None:
         """Delete a fiber with its steps."""
+        self.record_end(row.number, "completed" if is_done else "failed")
         self._forget_steps(row.number)
         self._rows.remove(row.number)
         self._let_go(row, is_done=is_done)

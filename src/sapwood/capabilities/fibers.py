@@ -65,6 +65,7 @@ class Fibers:
         token = current.set(call)
         try:
             await self._actor.leave()
+            self._executor.record_begin(row)
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value

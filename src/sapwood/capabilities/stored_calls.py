@@ -16,6 +16,7 @@ from collections.abc import Callable
 from sapwood import tracing
 from sapwood.capabilities.call_rows import CallRow, CallRows, retry_of
 from sapwood.capabilities.dead_letters import DeadLetters
+from sapwood.capabilities.spans import Spans, code_of
 from sapwood.capabilities.steps import Steps, Work
 from sapwood.capabilities.stored_method import load
 from sapwood.capabilities.stored_rows import RowIds
@@ -146,6 +147,8 @@ class StoredCalls:
             error = GaveUp(f"The process ended {MOST_DEATHS} times during {row.method}().")
             return self._give_up(row._replace(failures=row.failures + MOST_DEATHS), error)
         actor.check_live()
+        spans = actor.of(Spans)
+        span = spans.begin("call", str(row.work), row.method, attempt=1 + row.failures + row.crashes, queue=row.queue)
         try:
             actor.user_database()  # the tables of the user are not undone with what a call wrote
             self._db.attempt()
@@ -159,13 +162,16 @@ class StoredCalls:
             if actor.dropped is not None:
                 raise
             self._db.undo()
+            spans.end(span, "failed", error=CANCELLED_INSIDE)
             return self._failed(row, RuntimeError(CANCELLED_INSIDE))
         except THE_END:
             raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._db.undo()
             actor.check_live()
+            spans.end(span, "failed", error=code_of(error))
             return self._failed(row, error)
+        spans.end(span, "completed")
         return self._done(row)
 
     def _done(self, row: CallRow) -> float | None:

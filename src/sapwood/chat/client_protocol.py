@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import Intake
 from sapwood.chat.turn.replay import Replay

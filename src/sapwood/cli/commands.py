@@ -23,6 +23,7 @@ from sapwood.cli import doctor as doctors
 from sapwood.cli import new as projects
 from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
 from sapwood.cli.cluster import cluster
+from sapwood.cli.explain import explain
 from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Target, whole_number
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
@@ -166,6 +167,7 @@ for command in (
     agent_commands.decisions,
     agent_commands.runs,
     spending_command.spending,
+    explain,
     agent_commands.release,
     backup_commands.backup,
     backup_commands.restore,

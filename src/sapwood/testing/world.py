@@ -68,6 +68,7 @@ class World:
             deps=self._given.deps,
             authenticate=self._given.authenticate,
             authorize=self._given.authorize,
+            redact=self._given.redact,
             pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,

@@ -24,6 +24,7 @@ from sapwood.kernel.marshal.method_schemas import method_list
 from sapwood.kernel.node.backup import OnDamage, backup, restore, root_of, verify
 from sapwood.kernel.node.data_folder import TREES, OddEntry, entries
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
@@ -284,6 +285,30 @@ class Admin:
         finally:
             tree.visitors -= 1
         return {"agents": agents, "more": count > MOST_ROWS}
+
+    async def explain(self, address: str, turn: str | None = None, step: int | None = None) -> dict[str, Any]:
+        """Return the records of a turn, or the latest turns, calls and fibers. Wakes no agent.
+
+        With `step`, also what the model was sent in it, in each attempt.
+        """
+        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree.slices.commit()
+        database, reads = self._lookup.database(tree, stem), self._node.read_models
+        work = None if turn is None else str(WorkId.run(turn))
+        rows = reads.spans(database, work, MOST_ROWS + 1)
+        if turn is not None and not rows:
+            raise NotFound(f"{found} has no record of a turn {turn!r}.", path=found.segments)
+        told: dict[str, Any] = {"address": str(found), "spans": rows[:MOST_ROWS], "more": len(rows) > MOST_ROWS}
+        if step is not None:
+            steps = [row for row in rows if row["kind"] == "step" and row["step"] == step]
+            if not steps:
+                raise NotFound(f"Turn {turn!r} of {found} has no record of a step {step}.", path=found.segments)
+            told["requests"] = [
+                {"attempt": row["attempt"], "status": row["status"]} | one
+                for row in steps
+                for one in reads.sent_requests(database, row["number"])
+            ]
+        return told
 
     def release(self, address: str) -> None:
         """Let the tree of an agent run again that was put in quarantine."""

@@ -43,6 +43,7 @@ AT_ONCE = 1.0
 """And how many if it is asked again and again."""
 ANYWHERE = ("backup", "restore", "verify", "release")
 """What any of several nodes does: copies find their way by themselves, and strikes are read or told by all."""
+LOOKS = ("runs", "questions", "decisions", "explain")
 BODY_BYTES = 8 * 1024 * 1024
 
 
@@ -151,11 +152,8 @@ class OperatorDoor:
         if what in ("dead-letters", "spending"):
             find = self._letters if what == "dead-letters" else self._spending
             return JSONResponse(await find(operator, address, asked))
-        if what == "runs":
-            return JSONResponse(await operator.runs(str(address), asked.get("status")))
-        if what in ("questions", "decisions"):
-            look = operator.questions if what == "questions" else operator.decisions
-            return JSONResponse(await look(str(address)))
+        if what in LOOKS:
+            return JSONResponse(await _look(operator, what, str(address), asked))
         if what == "release":
             operator.release(str(address))
             return JSONResponse({})
@@ -179,6 +177,18 @@ class OperatorDoor:
     async def _spending(self, operator: Admin, address: str | None, asked: dict[str, Any]) -> dict[str, Any]:
         by_class, limit = asked.get("by_class") is True, int(asked.get("limit", DEFAULT_LIMIT))
         return await operator.spending.list(address, by_class=by_class, limit=limit)
+
+
+async def _look(operator: Admin, what: str, address: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what is stored of one agent, or of it and all below it."""
+    if what == "runs":
+        return await operator.runs(address, asked.get("status"))
+    if what == "questions":
+        return await operator.questions(address)
+    if what == "decisions":
+        return await operator.decisions(address)
+    turn, step = asked.get("turn"), asked.get("step")
+    return await operator.explain(address, turn and str(turn), None if step is None else int(step))
 
 
 async def _collected(opening: Awaitable[Exchange], patience: float) -> dict[str, Any] | None:

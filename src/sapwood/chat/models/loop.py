@@ -19,6 +19,7 @@ import msgspec
 from sapwood.chat.models import provider_sockets
 from sapwood.chat.models.prices import Prices
 from sapwood.chat.models.request_usage import ModelRequestUsage
+from sapwood.chat.models.sent_form import sent_form
 from sapwood.chat.store.chunks import json_of
 from sapwood.chat.store.compaction import SUMMARISE
 from sapwood.chat.tools.tools import Toolbox
@@ -61,6 +62,10 @@ class Journal(Protocol):
 
     async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
         """Note that a call begins; return status, result and error if it had begun before."""
+        ...
+
+    def begun_again(self, id: str) -> None:
+        """Note that a call is repeated that a crash interrupted."""
         ...
 
     async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None: ...
@@ -143,11 +148,16 @@ class PydanticLoop:
         token: CancellationToken,
         said: Callable[[Any], None],
         used: Callable[[ModelRequestUsage], None],
+        asked: Callable[[Callable[[], bytes]], None],
     ) -> ModelResponse:
-        """Ask the model to continue; `said` receives every event as it comes, `used` what it cost, complete or not."""
+        """Ask the model to continue.
+
+        `said` receives every event as it comes, `used` what it cost, complete or not, and `asked` a function that
+        returns what the model was sent, for models that no HTTP client sends it for.
+        """
         from pydantic_ai import Agent
 
-        model = _telling()(turn.model, said) if turn.ready is None else None
+        model = _telling()(turn.model, said, asked) if turn.ready is None else None
         async with self._run(turn, history, model=model, cancellation_token=token) as run:
             provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
             node = run.next_node
@@ -280,9 +290,12 @@ def _telling() -> Any:
         in between. What the model said is complete all the same; models keep it where it comes in.
         """
 
-        def __init__(self, wrapped: Any, tell: Callable[[Any], None]) -> None:
+        def __init__(
+            self, wrapped: Any, tell: Callable[[Any], None], asked: Callable[[Callable[[], bytes]], None]
+        ) -> None:
             super().__init__(wrapped)
             self._tell = tell
+            self._asked = asked
 
         @asynccontextmanager
         async def request_stream(
@@ -290,6 +303,7 @@ def _telling() -> Any:
         ) -> AsyncGenerator[Any]:
             streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
             async with streaming as response:
+                self._asked(lambda: sent_form(messages, model_settings, model_request_parameters))
                 # A response that continues where an earlier one stopped is counted on from there, above us.
                 if messages[-1].kind == "request":
                     events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]
@@ -328,6 +342,7 @@ def _Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which 
                 if status == "running" and not turn.toolbox.is_idempotent(name):
                     await journal.ended(id, error=INTERRUPTED)
                     raise ToolFailed(INTERRUPTED)
+                journal.begun_again(id)
             await journal.kept()
             try:
                 await turn.before_tool_call(name, args)
@@ -408,61 +423,6 @@ def _check_end(response: ModelResponse) -> None:
     says = "finish_reason" in (response.provider_details or {}) or response.finish_reason != "stop"
     if response.finish_reason is None or not (says or response.usage.output_tokens):
         raise ModelConnectionError(response.model_name or "", "The model's response ended early.", phase="read")
-
-
-def in_words(error: BaseException, *, said: bool) -> str | None:
-    """Return a sentence for users about a failure of a provider, whose own words are in the log; else `None`."""
-    from pydantic_ai import exceptions as theirs
-
-    if isinstance(error, theirs.FallbackExceptionGroup):
-        last = in_words(error.exceptions[-1], said=said)
-        return "No model could answer." + (f" The last error: {last}" if last is not None else "")
-    sentences: dict[type[BaseException], str] = {
-        theirs.ModelTimeoutError: "The model did not answer in time.",
-        theirs.ModelConnectionError: "The connection to the model was lost during its answer."
-        if said
-        else "The model could not be reached.",
-        theirs.ModelRateLimitError: "The rate limit of the model was reached. Try again later.",
-        theirs.ModelQuotaExceededError: "The quota of the account with the model's provider is exhausted.",
-        theirs.ModelOverloadedError: "The model is overloaded. Try again later.",
-        theirs.ModelUnavailableError: "The model is not available now. Try again later.",
-        theirs.ModelServerError: "The model's provider failed. Try again later.",
-        theirs.ModelContextWindowExceededError: "The conversation is too long for the model.",
-        theirs.ModelAuthenticationError: "The model's provider rejected the API key.",
-        theirs.ModelNotFoundError: "The model's provider does not know this model.",
-        theirs.ModelRequestRejectedError: "The model's provider rejected the request.",
-    }
-    return next((sentence for kind, sentence in sentences.items() if isinstance(error, kind)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderDelay:
-    """How long to wait before a provider is asked again."""
-
-    seconds: float
-    for_all: bool
-    """Whether the provider is overloaded; otherwise only this one request failed."""
-
-
-def retry_after(error: BaseException, otherwise: float) -> ProviderDelay | None:
-    """Return the delay before the next request to a provider, or `None` if a retry cannot succeed."""
-    from pydantic_ai.exceptions import (
-        FallbackExceptionGroup,
-        ModelAPIError,
-        ModelConnectionError,
-        ModelRateLimitError,
-        ModelServerError,
-        ModelUnavailableError,
-    )
-
-    if isinstance(error, FallbackExceptionGroup):
-        waits = [wait for one in error.exceptions if (wait := retry_after(one, otherwise)) is not None]
-        return ProviderDelay(min(wait.seconds for wait in waits), for_all=False) if waits else None
-    if not isinstance(error, ModelRateLimitError | ModelUnavailableError | ModelServerError | ModelConnectionError):
-        return None
-    assert isinstance(error, ModelAPIError)
-    seconds = otherwise if error.retry_after is None else error.retry_after
-    return ProviderDelay(seconds, for_all=isinstance(error, ModelRateLimitError | ModelUnavailableError))
 
 
 def _settings(turn: LoopTurn, mine: Any) -> Any:

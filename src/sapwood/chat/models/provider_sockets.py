@@ -4,12 +4,14 @@ Cancelling a request unwinds everything that waits for it, and only then closes 
 connection: milliseconds each, one after the other. A wire knows the socket of a request
 while the request has it to itself, and closes it in microseconds. Where it knows none, for
 a model that is no HTTP client's or a connection that others share, cancelling does it all.
+
+It also knows what each request sends, byte for byte: the record of the step takes it from here.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -25,7 +27,9 @@ _current: ContextVar[ProviderSocket | None] = ContextVar("sapwood_wire", default
 class ProviderSocket:
     """The sockets that one request to a model has to itself: one, but for redirects and fallbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: Callable[[str, bytes], None] | None = None) -> None:
+        self.sent = sent
+        """Told the URL and the body of each request that is made."""
         self._sockets: dict[int, Any] = {}
         """By the HTTP request that uses it."""
         self._cut = False
@@ -124,6 +128,8 @@ async def _asks(request: Any) -> None:
     wire = _current.get()
     if wire is None:
         return
+    if wire.sent is not None and (body := getattr(request, "_content", None)) is not None:
+        wire.sent(str(request.url.copy_with(query=None, fragment=None, username="", password="")), body)
     before = request.extensions.get("trace")
 
     async def trace(event: str, info: dict[str, Any]) -> None:

@@ -12,7 +12,9 @@ from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.outputs import Output
 from sapwood.chat.store.stream import ChatStream
 from sapwood.chat.store.transcript import Transcript
-from sapwood.chat.store.turns import Turn, TurnRow, TurnsTable
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turn_spans import TurnSpans
+from sapwood.chat.store.turns import Turn, TurnsTable
 from sapwood.chat.store.user_messages import ids_of
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.errors import InvalidResult, Refused, StoredDataError
@@ -41,7 +43,7 @@ class ConversationRecord:
         self._actor = actor
         self._agent: ChatBehavior = actor.agent
         self.transcript = Transcript(actor.database, actor.host.clock)
-        self.turns = TurnsTable(actor.database, actor.host.clock)
+        self.turns = TurnsTable(actor.database, actor.host.clock, TurnSpans(actor))
         self.stream = ChatStream(actor, self.turns)
         self.output: Output = actor.agent._output
         if actor.kind.overrides("on_chunk"):

@@ -14,7 +14,8 @@ from math import inf
 import msgspec
 
 from sapwood.chat.store.chunks import Chunk, closing, merged
-from sapwood.chat.store.turns import TurnRow, TurnsTable
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import TurnsTable
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox

@@ -6,11 +6,13 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from sapwood.chat.store.transcript import CHAT
+from sapwood.chat.store.turn_rows import JOINED, ToolCall, TurnRow
+from sapwood.chat.store.turn_spans import TurnSpans
 from sapwood.clock import Clock
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.trees.usage import Spent
@@ -26,15 +28,10 @@ ALL = (
     " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at"
     " FROM sapwood_turns "
 )
-OPEN = ("queued", "running", "waiting")
 IS_OPEN = "status IN ('queued', 'running', 'waiting')"
 """As the index of open turns has it, so that it is used."""
-JOINED = "[]"
-"""What is still to join the conversation with a turn that has begun: nothing."""
 CLIENT_SOON, RUN_SOON = SOON = ("client soon", "run soon")
 """Whom a tool call waits for that a client or another agent does, while our own tools still run."""
-Outcome = Literal["success", "failed", "denied", "interrupted"]
-"""How a tool call ended, as Pydantic AI has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,85 +66,6 @@ class Turn(Generic[O_co]):
     """The id of the user who sent the message. `None` if no authenticated client sent it."""
 
 
-class TurnRow(NamedTuple):
-    """One turn, as it is stored."""
-
-    number: int
-    id: str
-    message: str
-    prompt_ids: str
-    run: str | None
-    user: str | None
-    status: str
-    continues: int = 0
-    last_kept: str | None = None
-    new_messages: str = JOINED
-    body: str = "{}"
-    client_tools: str = "[]"
-    steps: int = 0
-    retries: int = 0
-    usage: str = "{}"
-    output: str | None = None
-    error: str | None = None
-    reason: str | None = None
-    cancelled: str | None = None
-    next_seq: int = 0
-    recovering_at: float | None = None
-    created_at: float = 0.0
-    ended_at: float | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.status in OPEN
-
-    @property
-    def stream(self) -> str:
-        """The id in its frames: another one each time it continues after a wait."""
-        return self.id if not self.continues else f"{self.id}-{self.continues}"
-
-    def prompts(self) -> list[str]:
-        return msgspec.json.decode(self.prompt_ids)
-
-    def tools(self) -> list[dict[str, Any]]:
-        return msgspec.json.decode(self.client_tools)
-
-    def spent(self) -> dict[str, Spent]:
-        """Return what it has used, by model."""
-        return {model: Spent(**spent) for model, spent in msgspec.json.decode(self.usage).items()}
-
-
-class ToolCall(NamedTuple):
-    """One tool call of an open turn."""
-
-    id: str
-    turn: int
-    name: str
-    input: str
-    status: str | None = None
-    result: str | None = None
-    error: str | None = None
-    answerer: str | None = None
-    """`approval`, `client` or `run`; `client soon` or `run soon` while other tools of the same answer still run."""
-    answer: str | None = None
-    auto_continue: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the call waits for an answer."""
-        return self.answerer is not None and self.answer is None
-
-    def returned(self) -> tuple[Any, Outcome] | None:
-        """Return the result or the answer of the call and how it ended, or `None` if that is unknown."""
-        if self.status == "done":
-            return msgspec.json.decode(self.result or "null"), "success"
-        if self.status == "failed":
-            return self.error or "", "failed"
-        kind, value = msgspec.json.decode(self.answer) if self.answer is not None else ("", None)
-        if kind == "denied":
-            return value or "The user does not allow this call.", "denied"
-        return (value, "failed" if kind == "failed" else "success") if kind in ("done", "failed") else None
-
-
 ALL_CALLS = (
     "SELECT id, turn, name, input, status, result, error, answerer, answer, auto_continue FROM sapwood_tool_calls "
 )
@@ -160,9 +78,11 @@ class TurnsTable:
     were read. What a slice changed there is read again if the slice is undone.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, spans: TurnSpans | None = None) -> None:
         self._db = database
         self._clock = clock
+        self._spans = spans
+        """Told what changes; `None`: nothing is recorded."""
         self._open: dict[int, TurnRow] | None = None
         """The open turns by number, in their order; `None`: they were not read."""
         self._calls: dict[str, ToolCall] = {}
@@ -280,13 +200,15 @@ class TurnsTable:
         """Change columns of a turn."""
         opened = self._read()
         self._db.execute(_setting(tuple(news)), *news.values(), number)
-        row = opened.get(number)
-        if row is not None and (row := row._replace(**news)).is_open:
+        before = opened.get(number)
+        if before is not None and (row := before._replace(**news)).is_open:
             opened[number] = row
-        elif row is not None:
+        elif before is not None:
             self._ended = opened.pop(number)._replace(**news)
         else:
             self._open = None  # it is over; perhaps it is open again
+        if self._spans is not None and "status" in news and (row := self.of(number)) is not None:
+            self._spans.turn_changed(before, row)
 
     def end(self, number: int, status: str, error: str | None = None, reason: str | None = None, **news: Any) -> None:
         """A turn is over; its tool calls need not be remembered."""
@@ -346,8 +268,15 @@ class TurnsTable:
     def _known_call(self, id: str, turn: int, name: str, input: str) -> ToolCall:
         return self.call(id) or ToolCall(id, turn, name, input)
 
+    def begin_call_again(self, id: str) -> None:
+        """Note that a tool runs again that a crash interrupted."""
+        call = self.call(id)
+        if self._spans is not None and call is not None and (turn := self.of(call.turn)) is not None:
+            self._spans.tool_begins(turn, call)
+
     def _put_call(self, call: ToolCall) -> None:
-        if call == self._calls.get(call.id):
+        before = self._calls.get(call.id)
+        if call == before:
             return
         self._db.execute(
             "INSERT INTO sapwood_tool_calls"
@@ -359,6 +288,8 @@ class TurnsTable:
             self._clock.now(),
         )
         self._calls[call.id] = call
+        if self._spans is not None and (turn := self.of(call.turn)) is not None:
+            self._spans.call_changed(turn, before, call)
 
 
 @functools.cache
@@ -381,6 +312,9 @@ class CallJournal:
         found = self._turns.call(id)
         self._turns.begin_call(id, self._number, name, input)
         return None if found is None or found.status is None else (found.status, found.result, found.error)
+
+    def begun_again(self, id: str) -> None:
+        self._turns.begin_call_again(id)
 
     async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None:
         self._actor.check_live()

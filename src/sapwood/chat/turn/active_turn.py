@@ -21,13 +21,15 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.steps import Work
-from sapwood.chat.models.loop import LoopTurn, ToolResults, in_words, output_type_of, retry_after, text_of
+from sapwood.chat.models.loop import LoopTurn, ToolResults, output_type_of, text_of
 from sapwood.chat.models.model_check import ModelUnusable, check_model
+from sapwood.chat.models.provider_errors import in_words, retry_after
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection, json_of
 from sapwood.chat.store.compaction import BEFORE, cut_of
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal, TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal
 from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
@@ -274,6 +276,7 @@ class ActiveTurn(CancellableTurn):
         with self.own_code():
             await self._agent.before_step(self._record.shown(row), step)
         self._stream.put({"type": "start-step"})
+        self._asking.begin(row, turn)
         await self._actor.leave()
         self.going_on()
         with tracing.span("chat", gen_ai__operation__name="chat", sapwood__step=step) as span:

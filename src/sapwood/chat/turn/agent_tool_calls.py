@@ -11,7 +11,8 @@ import msgspec
 from sapwood import tracing
 from sapwood.chat.models.genai_metrics import timed_tool
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import RUN_SOON, TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import RUN_SOON
 from sapwood.chat.store.turns import ToolCall as Called
 from sapwood.chat.tools.agent_tools import AgentTool
 from sapwood.chat.tools.persistent_children import Companions

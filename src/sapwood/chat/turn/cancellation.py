@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sapwood.chat.models.provider_sockets import ProviderSocket
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.dispatch.lifecycle import Runs

@@ -14,7 +14,9 @@ import msgspec
 
 from sapwood.capabilities.steps import Work
 from sapwood.chat.store.record import DRIVE, ConversationRecord
-from sapwood.chat.store.turns import Turn, TurnRow
+from sapwood.chat.store.request_records import RequestRecords
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
 from sapwood.chat.turn.fiber_driver import FiberDriver
 from sapwood.chat.turn.finish import TurnFinish
@@ -143,6 +145,7 @@ class Conversation:
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
+        self._actor.of(RequestRecords).delete_turns()
         for row in self._turns.queued():
             self._ending.end_queued(row, "skipped")
         if (row := self._turns.running()) is not None:

@@ -9,7 +9,7 @@ import msgspec
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Chunk
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn, Interrupts, TurnCancelled
 from sapwood.chat.turn.model_requests import PROVIDER, ModelRequests, ModelStalled
 from sapwood.kernel.actors.actor import Actor

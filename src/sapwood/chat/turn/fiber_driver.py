@@ -14,7 +14,7 @@ from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.capabilities.steps import Work
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.active_turn import ActiveTurn, EndTurn
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.kernel.actors.actor import Actor

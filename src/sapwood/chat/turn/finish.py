@@ -13,9 +13,10 @@ from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import INTERRUPTED, STOPPED, Chunk, answered, assembled, closed, closing
 from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.size_limits import over
 from sapwood.chat.store.transcript import unreturned
-from sapwood.chat.store.turns import JOINED, TurnRow
+from sapwood.chat.store.turn_rows import JOINED, TurnRow
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
 from sapwood.kernel.actors.actor import Actor
@@ -189,6 +190,8 @@ class TurnFinish:
         self._interrupts.why.pop(row.number, None)
         self._turns.end(row.number, status, error, reason, **news)
         self.count_end(status)
+        if row.cancelled == CLEARED:
+            self._actor.of(RequestRecords).delete_turns()
         self.end_run(row, status, error, reason)
 
     def count_end(self, status: str) -> None:

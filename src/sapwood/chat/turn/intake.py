@@ -15,7 +15,7 @@ from sapwood.capabilities.schedules import Schedules
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
-from sapwood.chat.store.turns import JOINED, TurnRow
+from sapwood.chat.store.turn_rows import JOINED, TurnRow
 from sapwood.chat.store.user_messages import check, ids_of, received, request_of, trailing
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sapwood.chat.models import prices, token_estimates
 from sapwood.chat.models.genai_metrics import CANCELLED, RequestTimer
-from sapwood.chat.models.loop import LoopTurn, PydanticLoop, retry_after
+from sapwood.chat.models.loop import LoopTurn, PydanticLoop
+from sapwood.chat.models.provider_errors import retry_after
 from sapwood.chat.models.provider_sockets import ProviderSocket
 from sapwood.chat.models.providers import Providers
 from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.replay import Replay
+from sapwood.chat.turn.step_record import StepRecord
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
@@ -104,12 +106,20 @@ class ModelRequests:
         """Counts the request that is under way, for `/metrics`."""
         tree = tree_of(actor)
         self._spending = tree.spending
+        self._step = StepRecord(actor, running)
+        """Records the request that is under way."""
+
+    def begin(self, row: TurnRow, turn: LoopTurn) -> None:
+        """Record that the next step is about to begin."""
+        self._step.begin(row, turn, row.steps + 1)
 
     async def answer(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> ModelResponse:
         """Send one request to the model, and stream its response to all clients."""
         stream, projection = self._stream, Projection(row.steps + 1)
 
         def hear(event: Any) -> None:
+            if not self.said:
+                self._step.first_chunk()
             self.said += 1
             if self.said == 1 and self._timer is not None:
                 self._timer.first_chunk()
@@ -120,7 +130,7 @@ class ModelRequests:
         for failed in range(1, PROVIDER.max_attempts + 1):
             try:
                 return await self._provided(
-                    row, turn, history, lambda token: self._watched(row, turn, history, token, hear)
+                    row, turn, history, row.steps + 1, lambda token: self._watched(row, turn, history, token, hear)
                 )
             except ModelStalled:
                 if failed == PROVIDER.max_attempts:
@@ -133,7 +143,9 @@ class ModelRequests:
 
     async def summary(self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage]) -> str:
         """Have the model say in short what was said."""
-        return await self._provided(row, turn, old, lambda token: LOOP.summarise(turn, old, token, self._counting(row)))
+        return await self._provided(
+            row, turn, old, None, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
+        )
 
     async def _watched(
         self,
@@ -146,7 +158,9 @@ class ModelRequests:
         """Ask the model, and no longer if it falls silent."""
         self._silence = silence = self.listen_for(token.cancel)
         try:
-            return await LOOP.ask(turn, history, token, hear, self._counting(row))
+            return self._step.answered(
+                await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked)
+            )
         except Exception:
             if silence is None or not silence.is_too_long:
                 raise
@@ -189,6 +203,7 @@ class ModelRequests:
         cost = 0 if used.cost is None else round(used.cost * NANO)
         spent = Spent(1, used.input_tokens, used.output_tokens, cost, int(used.cost is None))
         self._turns.count(row.number, used.model, spent)
+        self._step.used(used)
         self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
 
@@ -219,6 +234,7 @@ class ModelRequests:
         row: TurnRow,
         turn: LoopTurn,
         messages: Sequence[ModelMessage],
+        step: int | None,
         ask: Callable[[CancellationToken], Awaitable[T]],
     ) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
@@ -231,7 +247,8 @@ class ModelRequests:
                     self._actor.check_live()
                     self._running.going_on()
                     self._reserve(turn, messages)
-                    return await self._over_wire(turn, ask)
+                    with self._step.attempt(row, turn, step):
+                        return await self._over_wire(turn, ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed, self._actor.host.random))
                 if wait is None or self.said or failed == PROVIDER.max_attempts:
@@ -244,7 +261,7 @@ class ModelRequests:
         raise AssertionError
 
     async def _over_wire(self, turn: LoopTurn, ask: Callable[[CancellationToken], Awaitable[T]]) -> T:
-        self._running.socket = socket = ProviderSocket()
+        self._running.socket = socket = ProviderSocket(self._step.sent)
         self._timer, problem = RequestTimer(self._actor, turn.asked), CANCELLED
         try:
             with socket.used():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.intake import Intake
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket

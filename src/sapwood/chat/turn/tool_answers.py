@@ -10,7 +10,8 @@ import msgspec
 from sapwood.chat.store.chunks import answered
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
-from sapwood.chat.store.turns import CLIENT_SOON, ToolCall, TurnRow
+from sapwood.chat.store.turn_rows import ToolCall, TurnRow
+from sapwood.chat.store.turns import CLIENT_SOON
 from sapwood.chat.store.user_messages import check
 from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.finish import TurnFinish

@@ -43,6 +43,8 @@ class Slices:
         self._called = False
         """Whether a callback of the loop is scheduled to end the slice."""
         self._before_commit: dict[str, Callable[[], None]] = {}
+        self._next_commit: dict[Database, dict[str, Callable[[], None]]] = {}
+        """Steps for the next commit of a database that is not open."""
         self._leaving: list[Future[None]] = []
         """Callers that wait for what is open now to be durable."""
 
@@ -53,6 +55,8 @@ class Slices:
         if self.ended is not None:  # by that commit, perhaps
             raise Unavailable(str(self.ended))
         self.open = database
+        if steps := self._next_commit.pop(database, None):
+            self._before_commit.update(steps)
         if not self._called:
             self._called = True
             self._loop.call_soon(self._end)
@@ -64,6 +68,11 @@ class Slices:
     def before_commit(self, key: str, step: Callable[[], None]) -> None:
         """Run `step` once before the open transaction commits; what it writes elsewhere lands before it."""
         self._before_commit[key] = step
+
+    def join_next_commit(self, database: Database, key: str, step: Callable[[], None]) -> None:
+        """Run `step` once before the next commit of this database: the one that is open, or a later one."""
+        steps = self._before_commit if self.open is database else self._next_commit.setdefault(database, {})
+        steps[key] = step
 
     def leaving(self) -> Future[None]:
         """Return what is done when what is open now is durable.
@@ -138,6 +147,7 @@ class Slices:
 
     def forget(self, database: Database) -> None:
         """Undo what is open in this database; its agent is gone."""
+        self._next_commit.pop(database, None)
         if self.open is database:
             self.open = None
             self._before_commit.clear()

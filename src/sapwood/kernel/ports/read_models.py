@@ -62,6 +62,10 @@ class ReadModels:
     decisions: Callable[[Database, int], list[dict[str, Any]] | None] = _none
     """Returns at most so many decisions about tool calls, in order; `None` if there was never one."""
     questions: Sequence[QuestionReader] = ()
+    spans: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
+    """Returns at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
+    sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing
+    """Returns the URL and the body of what a model was sent in a step, by the number of its span."""
 
 
 def has_table(database: Database, name: str) -> bool:

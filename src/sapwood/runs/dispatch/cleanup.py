@@ -22,12 +22,13 @@ from sapwood.errors import StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.tree import tree_of
+from sapwood.retention import Retention
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.executor import FOLLOW, RunExecutor, following
 from sapwood.runs.tables.disk_usage import held_below
-from sapwood.runs.tables.retention import Retention, rule_of, rules_of
+from sapwood.runs.tables.retention import rule_of, rules_of
 from sapwood.runs.tables.run_settings import RunSettings
 from sapwood.runs.tables.runs_table import RunRow
 from sapwood.when import At

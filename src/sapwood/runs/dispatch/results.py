@@ -34,6 +34,7 @@ from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.execution.run_hooks import class_hooks, run_hooks
 from sapwood.runs.tables import executed_runs_table
 from sapwood.runs.tables.disk_usage import held
+from sapwood.runs.tables.run_spans import RunSpans
 from sapwood.runs.tables.runs_table import TERMINATED, Run, RunRow, RunsTable, shown
 from sapwood.runs.tables.work_column import stored_work
 
@@ -54,6 +55,7 @@ class Outcomes:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.registry = RunsTable(actor.database, actor.host.clock)
+        self.spans = actor.of(RunSpans)
         self._clients = actor.of(RunClients)
         self.followed: dict[str, MonitoredRun] = {}
         """Those that are followed now."""
@@ -147,6 +149,7 @@ class Outcomes:
         if not self.registry.end(row.id, status, **news):
             return
         row = self.row(row.id)
+        self.spans.end(row)
         self.tell(row)
         self._deliver(row, shown(row))
         self.changed(row.id)

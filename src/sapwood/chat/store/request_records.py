@@ -1,0 +1,175 @@
+"""Records what models are sent: each distinct text once, and the messages of a request as a continuation of others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from sapwood.capabilities.redaction import Redaction
+from sapwood.capabilities.spans import Spans
+from sapwood.chat.store.sent_body import split
+from sapwood.kernel.actors.actor import Actor
+from sapwood.storage.migrations import Schema
+
+T = TypeVar("T")
+
+REQUESTS = Schema("sapwood.chat", "requests")
+LONGEST = 1 << 20
+"""Bytes of one text that are kept. Of a longer one, a picture for example, the digest and the size are."""
+LEFT_OUT = "<{bytes} bytes left out, BLAKE2 {digest}>"
+CHAIN = (
+    "WITH RECURSIVE chain (number, previous, text, depth) AS ("
+    " SELECT number, previous, text, 0 FROM sapwood_sent_messages WHERE number = ?"
+    " UNION ALL SELECT m.number, m.previous, m.text, depth + 1 FROM sapwood_sent_messages m, chain"
+    " WHERE m.number = chain.previous) SELECT number, text FROM chain ORDER BY depth DESC"
+)
+"""The messages of a request, in their order."""
+AT_ONCE = 100
+"""Rows that one statement writes."""
+MOST_KNOWN = 1000
+"""Digests that are remembered."""
+
+
+class Sent(NamedTuple):
+    """A request that is not written yet."""
+
+    span: int
+    url: str
+    body: bytes
+
+
+class RequestRecords:
+    """The requests of one agent to models."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._database = actor.database
+        self._spans = actor.of(Spans)
+        self._redaction = actor.host.shared(Redaction)
+        self._waiting: list[Sent] = []
+        self._chain: list[str] | None = None
+        """The digests of the messages of the last request; `None`: they were not read."""
+        self._numbers: list[int] = []
+        """The numbers of the same messages."""
+        self._last = 0
+        """The highest number of a message."""
+        self._known: set[str] = set()
+        """Digests of texts that are stored."""
+        self._spans.after_sweep.append(self._sweep)
+
+    def sent(self, span: int, url: str, body: bytes) -> None:
+        """Record, with the next commit, what a model is sent in a step."""
+        if self._redaction.function is not None:
+            body = self._redaction.apply("request", body.decode(errors="replace")).encode()
+        self._waiting.append(Sent(span, url, body))
+        self._actor.home.slices.join_next_commit(self._database, f"requests {self._actor.stem}", self._write)
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._actor.dropped is not None:
+            return
+        self._database.ensure(REQUESTS)
+        for one in waiting:
+            self._write_one(one)
+
+    def _write_one(self, sent: Sent) -> None:
+        taken = split(sent.body)
+        chain = self._read_chain() if self._chain is None else self._chain
+        digests = [_digest(message) for message in taken.messages]
+        same = _common(chain, digests)
+        fields = [_digest(text) for text in taken.texts]
+        self._add_texts(dict(zip(fields, taken.texts, strict=True)))
+        self._add_texts(dict(zip(digests[same:], taken.messages[same:], strict=True)))
+        self._extend(digests, same)
+        names = iter(fields)
+        parts = [
+            part if part is None else part.decode() if isinstance(part, bytes) else [next(names)]
+            for part in taken.parts
+        ]
+        self._database.execute(
+            "INSERT INTO sapwood_model_requests (span, url, parts, separator, last) VALUES (?, ?, ?, ?, ?)",
+            sent.span,
+            sent.url,
+            msgspec.json.encode(parts).decode(),
+            taken.separator.decode(),
+            self._numbers[-1] if digests else None,
+        )
+
+    def _add_texts(self, texts: dict[str, bytes]) -> None:
+        """See that every text is stored."""
+        new = {digest: text for digest, text in texts.items() if digest not in self._known}
+        for some in _batches(list(new.items())):
+            rows = [(digest, len(text), text.decode(errors="replace")) for digest, text in some]
+            self._database.execute(
+                f"INSERT INTO sapwood_sent_texts (digest, bytes, body) VALUES {_marks(3, len(rows))}"  # noqa: S608 - ours
+                " ON CONFLICT (digest) DO NOTHING",
+                *(value for digest, size, body in rows for value in (digest, size, body if size <= LONGEST else None)),
+            )
+        self._known = (self._known if len(self._known) < MOST_KNOWN else set()) | texts.keys()
+
+    def _extend(self, digests: list[str], same: int) -> None:
+        """Add the messages that the last request did not have."""
+        numbers = self._numbers[:same]
+        rows = list[tuple[int, int | None, str]]()
+        for digest in digests[same:]:
+            self._last += 1
+            rows.append((self._last, numbers[-1] if numbers else None, digest))
+            numbers.append(self._last)
+        for some in _batches(rows):
+            self._database.execute(
+                f"INSERT INTO sapwood_sent_messages (number, previous, text) VALUES {_marks(3, len(some))}",  # noqa: S608 - ours
+                *(value for row in some for value in row),
+            )
+        self._chain, self._numbers = digests, numbers
+
+    def _read_chain(self) -> list[str]:
+        """Return the digests of the messages of the last request that is stored."""
+        ((self._last,),) = self._database.execute("SELECT ifnull(max(number), 0) FROM sapwood_sent_messages")
+        rows = self._database.execute("SELECT last FROM sapwood_model_requests ORDER BY number DESC LIMIT 1")
+        found = self._database.execute(CHAIN, rows[0][0]) if rows and rows[0][0] is not None else []
+        self._numbers = [number for number, _ in found]
+        return [digest for _, digest in found]
+
+    def delete_turns(self) -> None:
+        """Delete the records of all turns that are over, in this slice: the conversation was cleared."""
+        self._spans.delete_turns()
+
+    def _sweep(self) -> None:
+        """Delete the requests of steps whose records were deleted, and what no other request has."""
+        if not self._database.has(REQUESTS):
+            return
+        self._database.execute(
+            "DELETE FROM sapwood_model_requests WHERE span NOT IN (SELECT number FROM sapwood_spans)"
+        )
+        self._database.execute(
+            "WITH RECURSIVE used (number) AS (SELECT last FROM sapwood_model_requests WHERE last IS NOT NULL"
+            " UNION SELECT m.previous FROM sapwood_sent_messages m, used WHERE m.number = used.number"
+            " AND m.previous IS NOT NULL)"
+            " DELETE FROM sapwood_sent_messages WHERE number NOT IN (SELECT number FROM used)"
+        )
+        self._database.execute(
+            "DELETE FROM sapwood_sent_texts WHERE digest NOT IN (SELECT text FROM sapwood_sent_messages)"
+            " AND digest NOT IN (SELECT value ->> 0 FROM sapwood_model_requests, json_each(parts) WHERE type = 'array')"
+        )
+        self._chain, self._known = None, set()
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def _common(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return how many elements two lists have in common at their beginning."""
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _batches(rows: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(rows), AT_ONCE):
+        yield rows[start : start + AT_ONCE]
+
+
+def _marks(columns: int, rows: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * rows)

@@ -1,0 +1,31 @@
+"""Records the runs that one agent starts: a span in the work that started each."""
+
+from __future__ import annotations
+
+from sapwood.capabilities.spans import Spans
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.ports.work_id import WorkId
+from sapwood.runs.tables.runs_table import RunRow
+
+
+class RunSpans:
+    """The spans of the runs that one agent has started."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._spans = actor.of(Spans)
+
+    def begin(self, row: RunRow) -> None:
+        """Record that a run is started, or started again after it was interrupted."""
+        if self._spans.are_kept:
+            self._spans.begin("run", _work(row), row.type, key=row.id, child=row.name, tool_call=row.tool_call)
+
+    def end(self, row: RunRow) -> None:
+        """Record how a run ended."""
+        for span in self._spans.open(_work(row), "run"):
+            if self._spans.key_of(span) == row.id:
+                self._spans.end(span.number, row.status, reason=row.reason)
+
+
+def _work(row: RunRow) -> str:
+    """Return the work that a run is part of; one that no work waits for is work of its own."""
+    return str(row.work_id or WorkId.run(row.id))
