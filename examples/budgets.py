@@ -5,7 +5,7 @@ import sys
 
 from pydantic_ai import ModelSettings
 
-from sapwood import App, ChatAgent, Limits, Run, Settings, agent_tool, tool
+from sapwood import App, ChatAgent, Limits, Per, Run, Settings, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -49,11 +49,22 @@ class Expedition(ChatAgent):
     # --8<-- [end:usage]
 
 
+# --8<-- [start:calendar]
+class Household(ChatAgent):
+    limits = Limits(
+        dollars=(Per("day", 5), Per("month", 50, zone="Europe/Berlin")),
+        tokens=Per("week", 1000),
+    )
+    # --8<-- [end:calendar]
+    model_settings = ModelSettings(max_tokens=400)
+    model = ScriptedModel(text("Milk, bread and apples."))
+
+
 async def main(data: str) -> None:
     # --8<-- [start:prices]
     settings = Settings(data=data, prices={"scripted": (3.0, 15.0)})
     # --8<-- [end:prices]
-    async with App(agents=[Expedition], settings=settings) as app:
+    async with App(agents=[Expedition, Household], settings=settings) as app:
         north = await app.get_agent(Expedition, "north")
         while (turn := await north.send("Continue!")).status == "completed":
             print("answer:", turn.text)
@@ -64,6 +75,11 @@ async def main(data: str) -> None:
         # --8<-- [end:refused]
         print(await north.purse())
         print(await north.by_agent())
+
+        home = await app.get_agent(Household, "home")
+        while (turn := await home.send("What do we need?")).status == "completed":
+            print("answer:", turn.text)
+        print(turn.error)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from sapwood.kernel.marshal.call import deadline
 from sapwood.kernel.marshal.signatures import Callback
 from sapwood.kernel.rpc.circuits import Breaker
 from sapwood.kernel.rpc.options import with_options
+from sapwood.periods import Per
 from sapwood.remote import RemoteSubAgent
 from sapwood.retention import Retention
 from sapwood.runs.dispatch.fan_out import Branch
@@ -44,6 +45,7 @@ __all__ = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "Per",
     "Question",
     "Refused",
     "RemoteSubAgent",

@@ -253,10 +253,14 @@ class OverLimit(ChildFailed):
 
     code = "over_limit"
 
-    def __init__(self, message: str | None = None, *, path: Path = (), limit: str = "") -> None:
+    def __init__(
+        self, message: str | None = None, *, path: Path = (), limit: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(message, path=path)
         self.limit = limit
         """The name of the field of `Limits`."""
+        self.retry_after = retry_after
+        """Seconds until the period of the limit ends. `None` if the limit has no period, or a wait cannot help."""
 
 
 class NotFound(ChildFailed):

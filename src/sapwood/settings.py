@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any
 
 from sapwood.errors import UsageError
+from sapwood.periods import Per, combined, each, is_number
 
 MIB = 1024 * 1024
 FILE_URL_SCHEMES = ("https", "http")
@@ -51,10 +52,11 @@ class Limits:
     """Total size of all databases of a tree. Only the limits of the app and of the root's class apply."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
-    tokens: int | None = None
-    """Tokens that models may use for one agent and everything below it, in total. `None` means no limit."""
-    dollars: float | None = None
-    """Cost of these tokens, in dollars. `None` means no limit."""
+    tokens: int | Per | tuple[int | Per, ...] | None = None
+    """Tokens that models may use for one agent and everything below it. A number holds for the lifetime of the agent,
+    `Per("day", 200_000)` for each day. In a tuple, all hold. `None` means no limit."""
+    dollars: float | Per | tuple[float | Per, ...] | None = None
+    """Cost of these tokens in dollars, in the same way. `None` means no limit."""
     runs_at_once: int | None = None
     """Unfinished runs that one agent and everything below it have started. `None` means no limit."""
     runs_per_minute: int | None = None
@@ -65,19 +67,19 @@ class Limits:
             value, kind = getattr(self, field_.name), str(field_.type)
             if value is None and kind.endswith("| None"):
                 continue
-            if kind.startswith("float"):
-                if not isinstance(value, int | float) or not 0 <= value < inf:
-                    raise UsageError(f"Limits({field_.name}={value!r}): expected a number of at least 0.")
-            elif not isinstance(value, int) or value < 0:
-                raise UsageError(f"Limits({field_.name}={value!r}): expected an integer of at least 0.")
+            for part in each(value) if "Per" in kind else (value,):
+                amount = part.amount if isinstance(part, Per) else part
+                if kind.startswith("float"):
+                    if not is_number(amount):
+                        raise UsageError(f"Limits({field_.name}={part!r}): expected a number of at least 0.")
+                elif not isinstance(amount, int) or amount < 0:
+                    raise UsageError(f"Limits({field_.name}={part!r}): expected an integer of at least 0.")
+            if "Per" in kind:  # in one form, so that equal limits are equal values
+                object.__setattr__(self, field_.name, combined(value))
 
     def within(self, other: Limits) -> Limits:
-        """Return the lower limit of the two, field by field."""
-        return Limits(**{f.name: _tighter(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
-
-
-def _tighter(one: Any, other: Any) -> Any:
-    return min((limit for limit in (one, other) if limit is not None), default=None)
+        """Return limits that allow what both allow: the lower number of each field, and all limits per period."""
+        return Limits(**{f.name: combined(getattr(self, f.name), getattr(other, f.name)) for f in fields(Limits)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

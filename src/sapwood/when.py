@@ -331,6 +331,11 @@ def _occurrences(wall: datetime, place: ZoneInfo, *, is_fixed: bool) -> list[flo
     return [high]
 
 
+def first_instant(wall: datetime, place: ZoneInfo) -> float:
+    """Return when clocks in a zone first show this time, or a later one if they skip it."""
+    return _occurrences(wall, place, is_fixed=True)[0]
+
+
 @functools.lru_cache(maxsize=100)
 def zone(name: str) -> ZoneInfo:
     """Return a time zone by its name."""

@@ -61,6 +61,8 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "and of Limits(tokens=400) for Expedition:north/Scout:",
             "1 model of its own, $0.00",
             "'Scout: 5 x scripted'",
+            "answer: Milk, bread and apples.\nHousehold:home cannot call scripted",
+            "of Limits(tokens=Per('week', 1000)) for Household:home and all agents under it",
         ],
         ["failed over_limit - Expedition:north cannot call scripted", "1 model of its own, $0.00"],
     ),

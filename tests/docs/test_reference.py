@@ -44,6 +44,7 @@ PUBLIC_NAMES = [
     "Limits",
     "NotFound",
     "OverLimit",
+    "Per",
     "Question",
     "Refused",
     "RemoteSubAgent",

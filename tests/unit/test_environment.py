@@ -9,6 +9,7 @@ import pytest
 
 from sapwood.cli.environment import changes
 from sapwood.errors import UsageError
+from sapwood.periods import Per
 from sapwood.settings import Limits, Settings
 
 EXAMPLES = {
@@ -55,6 +56,15 @@ def test_money_need_not_be_a_whole_number() -> None:
     assert found == {"limits": Limits(dollars=2.5, tokens=1000)}
 
 
+def test_a_budget_may_hold_for_each_period_of_a_calendar() -> None:
+    variables = {"SAPWOOD_LIMITS_DOLLARS": "5/day, 50/month@Europe/Berlin", "SAPWOOD_LIMITS_TOKENS": "9,1000/hour"}
+
+    found = changes(variables, Settings(limits=Limits(tokens=Per("week", 7))))
+
+    money = (Per("day", 5), Per("month", 50, zone="Europe/Berlin"))
+    assert found == {"limits": Limits(dollars=money, tokens=(9, Per("hour", 1000)))}
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "sentence"),
     [
@@ -63,6 +73,9 @@ def test_money_need_not_be_a_whole_number() -> None:
         ("SAPWOOD_CORS", "maybe", "must be true or false"),
         ("SAPWOOD_PRICES", "my-model", "must be prices separated by commas"),
         ("SAPWOOD_LIMITS_DOLLARS", "much", "must be a number"),
+        ("SAPWOOD_LIMITS_DOLLARS", "", "must be a number"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/year", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_TOKENS", "5/day@Mars", "SAPWOOD_LIMITS_TOKENS: Unknown time zone 'Mars'"),
     ],
 )
 def test_a_mistake_is_an_error(variable: str, text: str, sentence: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import UsageError
+from sapwood.periods import PERIODS, Per
 from sapwood.settings import Durability, Limits, Settings
 
 numbers = st.integers(0, 2**40)
 GROWTH = {name: value for name, value in asdict(Limits()).items() if value is not None}
 """What a tree may grow to; what it may use has no limit until somebody sets one."""
-limits = st.builds(
+plain = st.builds(
     Limits, **{field.name: numbers if field.name in GROWTH else st.none() | numbers for field in fields(Limits)}
 )
+budgets = st.lists(numbers | st.builds(Per, st.sampled_from(PERIODS), numbers), max_size=3).map(tuple)
+limits = st.builds(replace, plain, tokens=budgets, dollars=budgets)
 
 
 @pytest.mark.slow
-@given(limits, limits)
+@given(plain, plain)
 def test_the_tighter_of_two_limits_wins_in_every_field(one: Limits, other: Limits) -> None:
     both = one.within(other)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from sapwood.errors import UsageError
+from sapwood.periods import Per, combined
 from sapwood.settings import Limits, Settings
 
 PREFIX = "SAPWOOD_"
@@ -49,6 +50,8 @@ def _read(variable: str, text: str, kind: str) -> Any:
         return read(text.strip())
     except ValueError:
         raise UsageError(f"{variable} must be {what}, got {text!r}.") from None
+    except UsageError as error:
+        raise UsageError(f"{variable}: {error}") from None
 
 
 def _flag(text: str) -> bool:
@@ -70,11 +73,28 @@ def _prices(text: str) -> dict[str, tuple[float, float]]:
     return prices
 
 
+def _budget(read: Callable[[str], float]) -> Callable[[str], Any]:
+    """Return what reads `1000`, `50/month@Europe/Berlin`, or several of these."""
+
+    def part(text: str) -> float | Per:
+        amount, _, calendar = text.partition("/")
+        period, _, zone = calendar.partition("@")
+        return Per(cast("Any", period), read(amount), zone=zone or "UTC") if period else read(amount)
+
+    def budget(text: str) -> Any:
+        if not (parts := _parts(text)):
+            raise ValueError(text)
+        return combined(tuple(part(one) for one in parts))
+
+    return budget
+
+
 READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "int | None": (int, "a whole number"),
     "float": (float, "a number"),
-    "float | None": (float, "a number"),
+    "int | Per | tuple[int | Per, ...] | None": (_budget(int), "a whole number, or such as 1000/day@Europe/Berlin"),
+    "float | Per | tuple[float | Per, ...] | None": (_budget(float), "a number, or such as 50/month@Europe/Berlin"),
     "bool": (_flag, "true or false"),
     "tuple[str, ...]": (_parts, "strings separated by commas"),
     "Mapping[str, tuple[float, float]]": (_prices, "prices separated by commas, such as my-model=0.5/2"),

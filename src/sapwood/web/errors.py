@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from sapwood.errors import (
     Aborted,
     CallTooDeep,
@@ -77,6 +79,8 @@ def headers_of(error: BaseException) -> dict[str, str]:
     """Return the headers of a response to a failed request: whether to retry, or that it is final."""
     if code := final_errors.final_code(error):
         return {final_errors.HEADER: code}
+    if isinstance(error, OverLimit) and error.retry_after is not None:
+        return {"retry-after": str(ceil(error.retry_after))}
     return RETRY if status_of(error) == UNAVAILABLE else {}
 
 

@@ -25,8 +25,9 @@ from sapwood.chat.turn.step_record import StepRecord
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.trees.budgets import NANO
 from sapwood.kernel.trees.tree import tree_of
-from sapwood.kernel.trees.usage import NANO, Reservation, Spent
+from sapwood.kernel.trees.usage import Reservation, Spent
 from sapwood.runs.execution.contract import code_of
 from sapwood.when import Retry
 

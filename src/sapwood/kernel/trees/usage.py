@@ -1,9 +1,10 @@
 """What the agents of a tree use of models, counted once, at its root, and refused before it is too much.
 
 What a request may use at most is reserved before it is sent, and exchanged for what it has
-used when that is known. Reservations are only in memory: requests die with the process. What
-was used is stored right after the agent has stored it of its turn, and before that ends. So if
-the process died in between, the process that continues the turn corrects it.
+used when that is known. It counts in the period in which it becomes known. Reservations are
+only in memory: requests die with the process. What was used is stored right after the agent
+has stored it of its turn, and before that ends. So if the process died in between, the process
+that continues the turn corrects it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import OverLimit, Path
+from sapwood.errors import Path
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.trees.budgets import NANO, Budget, ModelRequest, budgets_of
+from sapwood.kernel.trees.period_usage import PeriodTotal, PeriodUsage
 from sapwood.kernel.trees.tree_index import TreeIndex
+from sapwood.periods import Per
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 SPENDING = Schema("sapwood.kernel", "spending")
-NANO = 1_000_000_000
 ALL_BELOW = "*"
 """Instead of a run: all that an agent and those below it have used."""
 SUMS = "sum(requests), sum(input_tokens), sum(output_tokens), sum(nanodollars), sum(unpriced)"
@@ -122,14 +125,16 @@ class UsageMeter(TreeIndex):
     def __init__(self, root: Database, slices: Slices, gate: Gate) -> None:
         super().__init__(root, slices, gate)
         self._reserved: set[Reservation] = set()
+        self._periods = PeriodUsage(root)
 
     def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
         """Set aside what a request may use at most, or refuse it; `nanodollars` is `None` if the price is unknown."""
         self._reserved = {one for one in self._reserved if one.actor.dropped is None}
-        lineage = [*actor.lineage()][::-1]  # root first: those below inherit its limit, and are not the ones to name
-        for one in lineage:
-            self._check(one, actor, tokens, nanodollars, model)
-        reservation = Reservation(actor, frozenset(one.stem for one in lineage), tokens, nanodollars or 0)
+        request = ModelRequest(actor, model, tokens, nanodollars)
+        for budget in budgets_of(actor):
+            self._check(budget, request)
+        stems = frozenset(one.stem for one in actor.lineage())
+        reservation = Reservation(actor, stems, tokens, nanodollars or 0)
         self._reserved.add(reservation)
         return reservation
 
@@ -137,44 +142,14 @@ class UsageMeter(TreeIndex):
         """Nothing more comes of a request."""
         self._reserved.discard(reservation)
 
-    def _check(self, one: Actor, asking: Actor, tokens: int, nanodollars: int | None, model: str) -> None:
-        """Refuse a request that does not fit into the limits of one of those above."""
-        limits = one.limits
-        if limits.tokens is None and limits.dollars is None:
-            return
-        spent = self.of(one.stem)
-        reserved = [reservation for reservation in self._reserved if one.stem in reservation.stems]
-        who = f"{asking.address} cannot call {model}"
-        if limits.tokens is not None:
-            used, under_way = spent.tokens, sum(reservation.tokens for reservation in reserved)
-            if used + under_way + tokens > limits.tokens:
-                raise OverLimit(
-                    f"{who}: the request takes up to {tokens} tokens, and of Limits(tokens={limits.tokens}) for "
-                    f"{one.address} and all agents under it {used} are "
-                    f"used{f' and {under_way} reserved' if under_way else ''}. Reserved for an answer are "
-                    "max_tokens of the model's settings, or 4096.",
-                    path=one.address.segments,
-                    limit="tokens",
-                )
-        if limits.dollars is None:
-            return
-        if nanodollars is None:
-            raise OverLimit(
-                f"{who}: its price is unknown, so Limits(dollars={limits.dollars:g}) for {one.address} and all "
-                "agents under it cannot be enforced. Set the price with Settings(prices=…).",
-                path=one.address.segments,
-                limit="dollars",
-            )
-        used, under_way = spent.nanodollars, sum(reservation.nanodollars for reservation in reserved)
-        if used + under_way + nanodollars > round(limits.dollars * NANO):
-            also = f" and ${under_way / NANO:.9g} reserved" if under_way else ""
-            raise OverLimit(
-                f"{who}: the request costs up to ${nanodollars / NANO:.9g}, and of "
-                f"Limits(dollars={limits.dollars:g}) for {one.address} and all agents under it ${used / NANO:.9g} "
-                f"are spent{also}.",
-                path=one.address.segments,
-                limit="dollars",
-            )
+    def _check(self, budget: Budget, request: ModelRequest) -> None:
+        """Refuse a request that does not fit into a limit: requests under way count in the period they end in."""
+        stem, limit = budget.owner.stem, budget.limit
+        now = request.actor.host.clock.now()
+        spent = self._periods.of(stem, limit, now) if isinstance(limit, Per) else self.of(stem)
+        unit = "tokens" if budget.field == "tokens" else "nanodollars"
+        reserved = sum(getattr(one, unit) for one in self._reserved if stem in one.stems)
+        budget.check(request, getattr(spent, unit), reserved)
 
     def add(self, actor: Actor, run: str, model: str, spent: Spent) -> None:
         """Count what was used, here and for all agents above."""
@@ -192,7 +167,21 @@ class UsageMeter(TreeIndex):
             " path = excluded.path",
             *(value for row in rows for value in row),
         )
+        self._add_to_periods(actor, spent)
         self._commit_before(actor.database)  # no process corrects it once the turn is over
+
+    def _add_to_periods(self, actor: Actor, spent: Spent) -> None:
+        """Count what was used in the current period of each limit that has periods."""
+        now, used = actor.host.clock.now(), PeriodTotal(max(spent.tokens, 0), max(spent.nanodollars, 0))
+        if not any(used):
+            return
+        calendars = {
+            (budget.owner.stem, budget.limit.period, budget.limit.zone): budget.limit
+            for budget in budgets_of(actor)
+            if isinstance(budget.limit, Per)
+        }
+        for (stem, _, _), per in calendars.items():
+            self._periods.add(stem, per, now, used)
 
     def put_right(self, actor: Actor, run: str, by_model: Mapping[str, Spent]) -> None:
         """Have the count be what the agent itself has stored of a run: the process may have died in between.
@@ -268,3 +257,4 @@ class UsageMeter(TreeIndex):
         """Forget an agent that is being deleted. What it has used stays counted above it."""
         if self._root.has(SPENDING):
             self._root.execute("DELETE FROM sapwood_spending WHERE agent = ?", stem)
+        self._periods.forget(stem)

@@ -75,8 +75,7 @@ class Allowance:
             if limit == 0:
                 return AdmissionRefusal(self._over(one, "runs_per_minute", what, limit))
             until = times[-limit] + MINUTE
-            when = f" The next run may start in {math.ceil(until - now)} seconds."
-            return AdmissionRefusal(self._over(one, "runs_per_minute", what, limit, when), until)
+            return AdmissionRefusal(self._over(one, "runs_per_minute", what, limit, until - now), until)
         return None
 
     def begun(self, row: RunRow) -> None:
@@ -102,11 +101,13 @@ class Allowance:
         begun, self._begun = self._begun, []
         self._givers.note(self._actor, begun)
 
-    def _over(self, one: Actor, limit: str, what: str, allowed: int, when: str = "") -> OverLimit:
+    def _over(self, one: Actor, limit: str, what: str, allowed: int, wait: float | None = None) -> OverLimit:
+        when = "" if wait is None else f" The next run may start in {math.ceil(wait)} seconds."
         return OverLimit(
             f"{what}, and the limit is Limits({limit}={allowed}) for {one.address} and all agents under it.{when}",
             path=one.address.segments,
             limit=limit,
+            retry_after=wait,
         )
 
     def _open(self) -> list[tuple[int, frozenset[str]]]:
