@@ -7,6 +7,7 @@ from pydantic_ai import ModelSettings
 
 from sapwood import App, ChatAgent, Limits, Per, Run, Settings, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.types import LimitWarning
 
 
 # --8<-- [start:limits]
@@ -53,11 +54,19 @@ class Expedition(ChatAgent):
 class Household(ChatAgent):
     limits = Limits(
         dollars=(Per("day", 5), Per("month", 50, zone="Europe/Berlin")),
-        tokens=Per("week", 1000),
+        tokens=Per("week", 1000, warn_at=0.5),
     )
     # --8<-- [end:calendar]
     model_settings = ModelSettings(max_tokens=400)
     model = ScriptedModel(text("Milk, bread and apples."))
+
+    # --8<-- [start:near]
+    async def on_limit_near(self, warning: LimitWarning) -> None:
+        share = warning.used / warning.amount
+        until = f"{warning.ends_at:%A}"
+        print(f"{share:.0%} of the {warning.limit} are used, until {until}.")
+
+    # --8<-- [end:near]
 
 
 async def main(data: str) -> None:

@@ -39,6 +39,7 @@ from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
 from sapwood.namespaces.schedules import AgentSchedules
 from sapwood.namespaces.spending import AgentSpending
+from sapwood.periods import LimitWarning
 from sapwood.retention import KEEP_ALL, RECORDS, Retention
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.run_request import Detached, RunRequest
@@ -192,8 +193,7 @@ class Agent(AgentInternals, Generic[S]):
 
     async def on_error(self, error: BaseException, connection: Connection) -> None:
         """Called with an exception that `on_message` raised. By default, it is logged. Override it."""
-        who = self._actor.address
-        log.error("on_message failed address=%s: %s", who, describe(error), exc_info=mistake(error))
+        log.error("on_message failed address=%s: %s", self.address, describe(error), exc_info=mistake(error))
 
     async def on_before_request(self, request: Request) -> Request | Response | None:
         """Called before `on_request`. Return `None` to accept it, a response, or another request. Override it."""
@@ -271,6 +271,9 @@ class Agent(AgentInternals, Generic[S]):
         The call is queued in the commit that stores the end, so a crash does not lose it. A hook without awaits takes
         effect exactly once; one with awaits, at least once. If it raises, the call is retried.
         """
+
+    async def on_limit_near(self, warning: LimitWarning) -> None:
+        """Called once per period in which a limit reaches `warn_at`; queued, like `on_run_finish`. Override it."""
 
     @property
     def name(self) -> str:
@@ -361,10 +364,7 @@ class Agent(AgentInternals, Generic[S]):
         return self.queues.default.add(method, *args, **kwargs)
 
     async def checkpoint(self, value: object) -> None:
-        """Store the position of the running fiber. It is durable when this returns.
-
-        After a crash, it is in `self.fibers.current.checkpoint`.
-        """
+        """Store the position of the running fiber, durably. After a crash, `self.fibers.current.checkpoint` has it."""
         await self._actor.of(Agenda).fibers.checkpoint(value)
 
     async def flush(self) -> None:

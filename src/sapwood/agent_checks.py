@@ -30,6 +30,7 @@ HOOKS = frozenset(
     | {"connection_tags", "is_readonly", "is_watch_only", "send_protocol_frames"}
     | {"on_fiber_recovered"}
     | {"on_run", "on_run_start", "on_run_finish"}
+    | {"on_limit_near"}
 )
 """The names of `Agent` that a subclass may override."""
 SETTINGS = frozenset(

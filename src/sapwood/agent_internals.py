@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
+from sapwood.periods import LimitWarning
 from sapwood.runs.backends.method_backend import MethodRuns
 from sapwood.runs.default_hooks import DefaultHooks
 from sapwood.runs.dispatch.cleanup import Sweeper
@@ -48,6 +49,10 @@ class AgentInternals(AgentBase):
     async def _sapwood_run_finished(self, run: Run) -> None:
         """Call the hook for the end of a run; the framework's own."""
         await self._actor.agent.on_run_finish(self._actor.of(Outcomes).reported(run))
+
+    async def _sapwood_limit_near(self, warning: LimitWarning) -> None:
+        """Call the hook for a limit that comes near; the framework's own."""
+        await self._actor.agent.on_limit_near(warning)
 
     async def _sapwood_sweep_runs(self) -> None:
         """Take away the runs that are not to be kept any longer; the framework's own."""

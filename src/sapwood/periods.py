@@ -17,6 +17,8 @@ from sapwood.when import first_instant, zone
 Period = Literal["hour", "day", "week", "month"]
 PERIODS: tuple[str, ...] = get_args(Period)
 LONGER_THAN_A_MONTH = timedelta(days=32)
+KEPT_PERIODS = 3
+"""How many periods of a limit are stored: the current one and those nearest to it. A clock may be set back."""
 
 N = TypeVar("N", int, float)
 
@@ -39,6 +41,8 @@ class Per:
     """What may be used in each period. 0 means nothing."""
     zone: str = field(default="UTC", kw_only=True)
     """The name of the time zone whose clocks say when a period starts, such as `Europe/Berlin`."""
+    warn_at: float | None = field(default=None, kw_only=True)
+    """The share of the amount, above 0 and up to 1, at which `on_limit_near` is called. `None` means never."""
 
     def __post_init__(self) -> None:
         if self.period not in PERIODS:
@@ -49,10 +53,13 @@ class Per:
         if not isinstance(cast("object", self.zone), str):
             raise UsageError(f"Per(zone={self.zone!r}): expected the name of a time zone, such as 'Europe/Berlin'.")
         zone(self.zone)
+        if self.warn_at is not None and not (is_number(self.warn_at) and 0 < self.warn_at <= 1):
+            raise UsageError(f"Per(warn_at={self.warn_at!r}): expected a number above 0 and up to 1, or None.")
 
     def __repr__(self) -> str:
         where = "" if self.zone == "UTC" else f", zone={self.zone!r}"
-        return f"Per({self.period!r}, {self.amount:.15g}{where})"
+        warning = "" if self.warn_at is None else f", warn_at={self.warn_at:.15g}"
+        return f"Per({self.period!r}, {self.amount:.15g}{where}{warning})"
 
     def span(self, now: float) -> Span:
         """Return the period that an instant is in."""
@@ -67,6 +74,28 @@ class Per:
     def end(self, now: float) -> str:
         """Return when the period of an instant ends, as ISO 8601 in its zone."""
         return datetime.fromtimestamp(self.span(now).ends_at, zone(self.zone)).isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitWarning:
+    """That an agent and everything below it have used the share `warn_at` of a limit, in one period."""
+
+    limit: str
+    """`"tokens"` or `"dollars"`."""
+    amount: float
+    """What may be used in the period."""
+    threshold: float
+    """The amount at which the warning was due."""
+    used: float
+    """What is used so far, in tokens or dollars."""
+    period: str
+    """`"hour"`, `"day"`, `"week"` or `"month"`."""
+    zone: str
+    """The time zone of the period."""
+    starts_at: datetime
+    """When the period has started, in UTC."""
+    ends_at: datetime
+    """When the next period starts, in UTC."""
 
 
 def _start(wall: datetime, period: Period) -> datetime:
@@ -109,4 +138,4 @@ def combined(*limits: Any) -> Any:
 
 
 def _order(per: Per) -> tuple[Any, ...]:
-    return (PERIODS.index(per.period), per.zone, per.amount)
+    return (PERIODS.index(per.period), per.zone, per.amount, per.warn_at or 0.0)

@@ -10,6 +10,7 @@ from sapwood.capabilities.schedules import Schedule
 from sapwood.kernel.actors.children_table import SubAgent
 from sapwood.kernel.actors.watchdog import SlowSlice
 from sapwood.kernel.trees.usage import Usage
+from sapwood.periods import LimitWarning
 from sapwood.runs.events.events import Event
 from sapwood.runs.tables.runnable import Runnable
 from sapwood.settings import Durability
@@ -22,6 +23,7 @@ __all__ = [
     "Event",
     "Fiber",
     "KeepAlive",
+    "LimitWarning",
     "PathSegment",
     "QueuedCall",
     "Rows",

@@ -18,7 +18,7 @@ from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Per, Run, Unavaila
 from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.kernel.trees.period_usage import PERIOD_SPENDING
 from sapwood.testing import ScriptedModel, World, text
-from sapwood.types import Address
+from sapwood.types import Address, LimitWarning
 
 MOST = 60
 """Tokens an answer may have."""
@@ -51,15 +51,30 @@ class Purse(Agent):
     async def clear(self) -> int:
         return await self.runs.clear()
 
+    async def warned(self) -> list[str]:
+        return [str(row["what"]) for row in self.sql("SELECT what FROM warned")]
 
-def purse(model: Any, levels: int = 1, *, worker: Limits | None = None, **settings: Any) -> Any:
+
+class Warned(Purse):
+    """Notes what it is warned of."""
+
+    migrations = ("CREATE TABLE warned (what TEXT NOT NULL) STRICT",)
+
+    async def on_limit_near(self, warning: LimitWarning) -> None:
+        left = f"{warning.used / warning.amount:.0%} of {warning.amount:g} {warning.limit} a {warning.period}"
+        self.sql("INSERT INTO warned VALUES (?)", f"{left}, until {warning.ends_at:%Y-%m-%d %H:%M} {warning.zone}")
+
+
+def purse(
+    model: Any, levels: int = 1, *, worker: Limits | None = None, base: type = Purse, mid: Any = None, **settings: Any
+) -> Any:
     """Make the class of a root whose workers are so many levels below it."""
     cls: Any = type(
         "PurseWorker", (ChatAgent,), {"model": model, "model_settings": {"max_tokens": MOST}, "limits": worker}
     )
     for level in range(levels - 1):
-        cls = type(f"PurseMid{level}", (Purse,), {"below": cls})
-    return type("PurseRoot", (Purse,), {"below": cls, **settings})
+        cls = type(f"PurseMid{level}", (base,), {"below": cls, "limits": mid})
+    return type("PurseRoot", (base,), {"below": cls, **settings})
 
 
 @asynccontextmanager
@@ -255,3 +270,62 @@ async def test_a_crash_at_any_commit_leaves_a_period_that_equals_what_was_used()
             assert tokens == await used(agent)
             assert nanodollars == tokens * 1000
             assert tree_of(world).spending._reserved == set()
+
+
+NEAR = Per("day", 1000, zone=BERLIN, warn_at=0.1)
+
+
+async def test_an_agent_is_warned_once_in_each_period() -> None:
+    cls = purse(ScriptedModel(text("one two")), base=Warned, limits=Limits(tokens=NEAR))
+    async with spending(cls, datetime(2027, 3, 1, 20, tzinfo=UTC)) as (world, agent):
+        shares: list[float] = []
+        for day in range(2):
+            for at in range(3):
+                assert (await agent.give(f"r{day}-{at}")).ok
+                shares.append(rows(world)[-1][3] / 1000)
+                await world.settled()
+                assert len(await agent.warned()) == day + (shares[-1] >= 0.1)
+            await world.clock.advance(86400)
+
+        (first,) = [share for share in shares[:3] if share >= 0.1][:1]
+        assert await agent.warned() == [
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-01 23:00 {BERLIN}",
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-02 23:00 {BERLIN}",
+        ]
+
+
+async def test_each_threshold_of_a_limit_warns_by_itself() -> None:
+    limits = Limits(dollars=(Per("week", 0.001, warn_at=0.1), Per("week", 0.001, warn_at=0.3), Per("month", 1)))
+    cls = purse(ScriptedModel(text("one two")), base=Warned, limits=limits)
+    async with spending(cls) as (world, agent):
+        for at in range(6):
+            await agent.give(f"r{at}")
+        await world.settled()
+
+        assert len(await agent.warned()) == 2
+        assert all("of 0.001 dollars a week" in what for what in await agent.warned())
+
+
+@pytest.mark.slow
+async def test_a_crash_at_any_commit_warns_an_agent_in_the_middle_exactly_once() -> None:
+    nth, passed = 0, True
+    near = Limits(tokens=Per("month", 1000, warn_at=0.01))
+    while passed:
+        nth += 1
+        cls = purse(ScriptedModel(text("one two")), 2, base=Warned, limits=None, mid=near)
+        async with spending(cls) as (world, agent):
+            await agent.warned()
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.give_deep("go")
+                await world.settled()
+            passed = world.points.passed["committed"] >= before + nth
+            await world.crash()
+            agent = await world.get_agent(cls, "p")
+            assert (await agent.give_deep("go")).ok
+            await world.settled()
+
+            middle = await world.get_agent(cls, "p", sub=[(cls.below, "go")])
+            assert len(await middle.warned()) == 1
+            assert await agent.warned() == []

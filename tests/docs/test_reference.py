@@ -79,6 +79,7 @@ TYPES_NAMES = [
     "Event",
     "Fiber",
     "KeepAlive",
+    "LimitWarning",
     "PathSegment",
     "QueuedCall",
     "Rows",

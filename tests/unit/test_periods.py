@@ -138,6 +138,13 @@ def test_a_limit_that_cannot_be_is_refused(arguments: Any, zone: Any, sentence: 
         Per(*arguments, zone=zone)
 
 
+@pytest.mark.parametrize("share", [0, -1, 1.1, "0.8", float("nan")])
+def test_a_warning_is_due_at_a_share_of_the_amount(share: Any) -> None:
+    with pytest.raises(UsageError, match="expected a number above 0 and up to 1, or None"):
+        Per("day", 5, warn_at=share)
+    assert repr(Per("day", 5, warn_at=0.8)) == "Per('day', 5, warn_at=0.8)"
+
+
 def test_tokens_are_whole_numbers_in_each_period_too() -> None:
     with pytest.raises(UsageError, match=re.escape("Limits(tokens=Per('day', 1.5)): expected an integer of at least")):
         Limits(tokens=Per("day", 1.5))

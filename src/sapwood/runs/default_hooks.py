@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from sapwood.address import Address
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.capabilities.connections import Speech
+from sapwood.capabilities.limit_warnings import LimitWarnings
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.ports.work_id import WorkId
+from sapwood.periods import LimitWarning
 from sapwood.runs.backends.method_backend import SERVE, MethodRuns
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.results import Outcomes
@@ -77,6 +79,9 @@ class DefaultHooks:
 
     def questions_closed(self, owners: Sequence[Address]) -> None:
         self._actor.of(Questions).closed_below(owners)
+
+    def limit_near(self, warning: LimitWarning) -> None:
+        self._actor.of(LimitWarnings).add(warning)
 
     def state_changes(self) -> None:
         self._actor.of(ChildStates).changed()

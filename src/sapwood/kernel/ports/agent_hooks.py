@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from sapwood.address import Address
 from sapwood.kernel.ports.work_id import WorkId
+from sapwood.periods import LimitWarning
 
 
 class AgentHooks(Protocol):
@@ -37,6 +38,10 @@ class AgentHooks(Protocol):
 
     def questions_closed(self, owners: Sequence[Address]) -> None:
         """Tell the clients of the agents above these that they ask nothing any more: they were deleted or aborted."""
+        ...
+
+    def limit_near(self, warning: LimitWarning) -> None:
+        """Queue the hook of the agent for a limit of its own that comes near, once in each period."""
         ...
 
     def state_changes(self) -> None:

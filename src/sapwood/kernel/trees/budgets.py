@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from sapwood.errors import OverLimit
 from sapwood.kernel.actors.actor import Actor
-from sapwood.periods import Per, each
+from sapwood.periods import LimitWarning, Per, each
 
 NANO = 1_000_000_000
 
@@ -59,6 +60,28 @@ class Budget:
             also = f" and {_money(reserved)} reserved" if reserved else ""
             text = f"the request costs up to {_money(asked)}, and of {self} {_money(used)} are spent{also}.{end}"
         raise self._over(request, text, wait)
+
+    def warning(self, used: int) -> LimitWarning | None:
+        """Return that so much is used of the current period, in tokens or nanodollars, if a warning is due."""
+        limit = self.limit
+        if not isinstance(limit, Per) or limit.warn_at is None or used < limit.warn_at * self.amount:
+            return None
+        starts_at, ends_at = (datetime.fromtimestamp(at, UTC) for at in limit.span(self.owner.host.clock.now()))
+        return LimitWarning(
+            limit=self.field,
+            amount=float(limit.amount),
+            threshold=limit.warn_at * limit.amount,
+            used=used / NANO if self.field == "dollars" else float(used),
+            period=limit.period,
+            zone=limit.zone,
+            starts_at=starts_at,
+            ends_at=ends_at,
+        )
+
+    @property
+    def unit(self) -> Literal["tokens", "nanodollars"]:
+        """The name of what it counts."""
+        return "tokens" if self.field == "tokens" else "nanodollars"
 
     @property
     def amount(self) -> int:

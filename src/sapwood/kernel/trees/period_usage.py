@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sapwood.periods import Per
+from sapwood.periods import KEPT_PERIODS, Per
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 PERIOD_SPENDING = Schema("sapwood.kernel", "period_spending")
-KEPT_PERIODS = 3
 
 
 class PeriodTotal(NamedTuple):

@@ -9,6 +9,7 @@ that continues the turn corrects it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -17,7 +18,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import Path
+from sapwood.errors import Path, SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.ports.durability import Gate
@@ -27,6 +28,8 @@ from sapwood.kernel.trees.tree_index import TreeIndex
 from sapwood.periods import Per
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
+
+log = logging.getLogger(__name__)
 
 SPENDING = Schema("sapwood.kernel", "spending")
 ALL_BELOW = "*"
@@ -147,14 +150,14 @@ class UsageMeter(TreeIndex):
         stem, limit = budget.owner.stem, budget.limit
         now = request.actor.host.clock.now()
         spent = self._periods.of(stem, limit, now) if isinstance(limit, Per) else self.of(stem)
-        unit = "tokens" if budget.field == "tokens" else "nanodollars"
-        reserved = sum(getattr(one, unit) for one in self._reserved if stem in one.stems)
-        budget.check(request, getattr(spent, unit), reserved)
+        reserved = sum(getattr(one, budget.unit) for one in self._reserved if stem in one.stems)
+        budget.check(request, getattr(spent, budget.unit), reserved)
 
     def add(self, actor: Actor, run: str, model: str, spent: Spent) -> None:
         """Count what was used, here and for all agents above."""
         if not any(spent):
             return
+        self._warn(actor, spent)
         self._begin(SPENDING)
         rows = [(actor.stem, run, model, str(actor.address), *spent)]
         rows += [(one.stem, ALL_BELOW, model, str(one.address), *spent) for one in actor.lineage()]
@@ -170,14 +173,31 @@ class UsageMeter(TreeIndex):
         self._add_to_periods(actor, spent)
         self._commit_before(actor.database)  # no process corrects it once the turn is over
 
+    def _warn(self, actor: Actor, spent: Spent) -> None:
+        """Have agents warned whose limits come near. They store that before the count is stored, so none is lost."""
+        now, used = actor.host.clock.now(), _in_period(spent)
+        for budget in budgets_of(actor) if any(used) else ():
+            owner, limit = budget.owner, budget.limit
+            if not isinstance(limit, Per) or limit.warn_at is None:
+                continue
+            before = self._periods.of(owner.stem, limit, now)
+            total = getattr(before, budget.unit) + getattr(used, budget.unit)
+            if (warning := budget.warning(total)) is None:
+                continue
+            try:
+                owner.hooks.limit_near(warning)
+            except SapwoodError as error:  # its database cannot be written: the usage counts all the same
+                log.warning("limit warning not stored address=%s: %s", owner.address, error)
+            if owner.database is not self._root:
+                self._slices.commit()
+                self._gate.follows(self._root, owner.database)
+
     def _add_to_periods(self, actor: Actor, spent: Spent) -> None:
         """Count what was used in the current period of each limit that has periods."""
-        now, used = actor.host.clock.now(), PeriodTotal(max(spent.tokens, 0), max(spent.nanodollars, 0))
-        if not any(used):
-            return
+        now, used = actor.host.clock.now(), _in_period(spent)
         calendars = {
             (budget.owner.stem, budget.limit.period, budget.limit.zone): budget.limit
-            for budget in budgets_of(actor)
+            for budget in (budgets_of(actor) if any(used) else ())
             if isinstance(budget.limit, Per)
         }
         for (stem, _, _), per in calendars.items():
@@ -258,3 +278,8 @@ class UsageMeter(TreeIndex):
         if self._root.has(SPENDING):
             self._root.execute("DELETE FROM sapwood_spending WHERE agent = ?", stem)
         self._periods.forget(stem)
+
+
+def _in_period(spent: Spent) -> PeriodTotal:
+    """Return what counts in a period: a correction does not lower it, because the requests were made."""
+    return PeriodTotal(max(spent.tokens, 0), max(spent.nanodollars, 0))
