@@ -1,4 +1,4 @@
-"""A model that falls silent in the middle of an answer is cut off and asked again, if the agent says so."""
+"""A model that falls silent in the middle of an answer is cut off and asked again."""
 
 from __future__ import annotations
 
@@ -52,11 +52,29 @@ async def stall(one: Served, model: Any, asked: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_by_default_a_model_may_be_silent_for_ten_minutes() -> None:
+    model = silent()
+    cls = talker(model)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "tell")
+        await streamed(client, "r1", "once")
+
+        await one.world.clock.advance(599)
+        assert (model.cancelled, len(model.asked)) == (0, 1)
+        await one.world.clock.advance(1)
+        await idle(one)
+
+        agent = await one.world.get_agent(cls, "t")
+        assert text_of((await agent.conversation.messages())[-1]) == "once upon a time"
+        assert (model.cancelled, len(model.asked)) == (1, 2)
+
+
 @pytest.mark.promise("CF-186")
-async def test_by_default_a_model_may_be_silent_for_ever() -> None:
+async def test_without_a_timeout_a_model_may_be_silent_for_ever() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("once upon a time", gate=gate))
-    cls = talker(model)
+    cls = talker(model, stall_timeout=None)
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", "tell")
@@ -233,6 +251,29 @@ async def test_an_own_loop_that_falls_silent_is_begun_again_and_one_that_goes_on
 
         agent = await one.world.get_agent(cls, "t")
         assert text_of((await agent.conversation.messages())[-1]) == "all of it"
+
+
+async def test_an_own_loop_may_be_silent_for_ever_unless_its_class_says_otherwise() -> None:
+    class OwnPatient(Talking):
+        word: asyncio.Event
+        begun: list[str]
+
+        async def respond(self, turn: Turn) -> AsyncIterator[str]:
+            self.begun.append(turn.id)
+            await self.word.wait()
+            yield "at last"
+
+    cls = talker(base=OwnPatient, word=asyncio.Event(), begun=[])
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", "tell")
+        await until(lambda: cls.begun == ["r1"])
+
+        await one.world.clock.advance(24 * 3600)
+        cls.word.set()
+
+        assert (await done(client, "r1"))["outcome"] == "completed"
+        assert cls.begun == ["r1"]
 
 
 async def test_a_turn_can_be_cancelled_after_it_was_begun_again() -> None:

@@ -78,8 +78,9 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     """Approximate number of tokens above which old messages are summarised for the model. `None` means never."""
     max_retries: ClassVar[int] = 3
     """Maximum number of consecutive retries when the model returns an invalid answer."""
-    stall_timeout: ClassVar[float | None] = None
-    """Seconds without output after which a model request is cancelled and retried. `None` means no timeout."""
+    stall_timeout: ClassVar[float | None] = 600.0
+    """Seconds without output after which a model request is cancelled and retried. `None` means no timeout. It applies
+    to `respond` only if a class sets it."""
     max_messages: ClassVar[int | None] = None
     """Maximum number of stored messages. The oldest are deleted first, for the model too. `None` means no limit."""
     debounce: ClassVar[float] = 1.0

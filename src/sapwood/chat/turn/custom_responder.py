@@ -52,7 +52,9 @@ class CustomResponder:
         await self._actor.leave()
         texts, has_part = list[str](), False  # the texts of chunks are part of the answer too
         answer: AsyncGenerator[str | Chunk, None] = self._agent.respond(self._record.shown(row))
-        silence = self._asking.listen_for(self._running.cut_own_code)
+        # Without a wish of the class there is no timeout: this code may wait for something other than a model.
+        seconds = self._agent.stall_timeout if self._actor.kind.overrides("stall_timeout") else None
+        silence = self._asking.listen_for(self._running.cut_own_code, seconds)
         try:
             with self._running.own_code():
                 try:

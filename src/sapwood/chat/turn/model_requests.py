@@ -157,7 +157,7 @@ class ModelRequests:
         hear: Callable[[Any], None],
     ) -> ModelResponse:
         """Ask the model, and no longer if it falls silent."""
-        self._silence = silence = self.listen_for(token.cancel)
+        self._silence = silence = self.listen_for(token.cancel, self._agent.stall_timeout)
         try:
             return self._step.answered(
                 await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked)
@@ -171,8 +171,7 @@ class ModelRequests:
             if silence is not None:
                 silence.end()
 
-    def listen_for(self, cut: Callable[[], object]) -> Silence | None:
-        seconds: float | None = self._agent.stall_timeout
+    def listen_for(self, cut: Callable[[], object], seconds: float | None) -> Silence | None:
         return None if seconds is None else Silence(self._actor.host.clock, seconds, cut)
 
     async def begin_again(self, row: TurnRow, step: int) -> None:
