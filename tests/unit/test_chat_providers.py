@@ -15,15 +15,15 @@ from sapwood.testing import FakeClock, ScriptedModel
 class Asking:
     """Somebody who asks a provider, and holds on until told to end."""
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, key: str = "") -> None:
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.told: list[float | None] = []
         self.is_through = False
         self.may_end = asyncio.Event()
-        self.task = asyncio.create_task(self._ask(limiter))
+        self.task = asyncio.create_task(self._ask(limiter, key))
 
-    async def _ask(self, limiter: Limiter) -> None:
-        async with limiter.request(self.told.append, self.stopped):
+    async def _ask(self, limiter: Limiter, key: str) -> None:
+        async with limiter.request(key, self.told.append, self.stopped):
             self.is_through = not self.stopped.done()
             await self.may_end.wait() if self.is_through else None
 
@@ -38,8 +38,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def some(limiter: Limiter, number: int) -> list[Asking]:
-    asking = [Asking(limiter) for _ in range(number)]
+async def some(limiter: Limiter, number: int, key: str = "") -> list[Asking]:
+    asking = [Asking(limiter, key) for _ in range(number)]
     await settled()
     return asking
 
@@ -59,6 +59,62 @@ async def test_those_who_wait_go_in_the_order_in_which_they_came() -> None:
     assert [one.is_through for one in (third, late)] == [True, False]
     await third.end()
     await late.end()
+    assert limiter.waiting == 0
+
+
+async def served(*asking: list[Asking]) -> list[str]:
+    """End the requests as they are let through; return the order in which they were."""
+    waiting = [(name, one) for name, many in zip("abcdefgh", asking, strict=False) for one in many]
+    order: list[str] = []
+    while waiting:
+        name, one = next((name, one) for name, one in waiting if one.is_through)
+        waiting.remove((name, one))
+        order.append(name)
+        await one.end()
+    return order
+
+
+async def test_one_who_floods_a_provider_delays_another_by_as_many_requests_as_that_one_has() -> None:
+    limiter = Limiter(1, 1000, FakeClock())
+    flood = await some(limiter, 200, "a")
+    quiet = await some(limiter, 5, "b")
+
+    order = await served(flood, quiet)
+
+    assert "".join(order) == "a" + "ab" * 5 + "a" * 194
+    assert limiter.waiting == 0
+
+
+async def test_one_who_asks_again_and_again_waits_for_one_other_request_each_time() -> None:
+    limiter = Limiter(2, 1000, FakeClock())
+    flood = await some(limiter, 200, "a")
+    for _ in range(20):
+        (quiet,) = await some(limiter, 1, "b")
+        before = 0
+        while not quiet.is_through:
+            await next(one for one in flood if one.is_through and not one.task.done()).end()
+            before += 1
+        assert before <= 2
+        await quiet.end()
+    assert limiter.waiting == 200 - 2 - sum(one.task.done() for one in flood)
+    await served(flood)
+
+
+async def test_each_of_many_is_served_in_turn_within_a_minute_too() -> None:
+    clock = FakeClock()
+    limiter = Limiter(100, 6, clock)
+    users = [await some(limiter, 30, key) for key in "abc"]
+    late = await some(limiter, 2, "d")
+
+    went: list[list[int]] = []
+    for _ in range(3):
+        went.append([sum(one.is_through for one in many) for many in (*users, late)])
+        await clock.advance(60)
+        await settled()
+    assert went == [[6, 0, 0, 0], [8, 2, 1, 1], [10, 3, 3, 2]]
+    for one in (*users[0], *users[1], *users[2], *late):
+        one.task.cancel()
+    await settled()
     assert limiter.waiting == 0
 
 

@@ -2,16 +2,18 @@
 
 One limiter stands before each provider: so many requests at once, so many in a minute, and
 none while the provider has asked us to wait. Who waits can be seen, and can be cancelled.
+Those who wait are served in turn by user, or by tree if the user is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sapwood.chat.models.fair_queue import FairQueue
 from sapwood.clock import Clock, Timer, sleep_until
 from sapwood.settings import Settings
 
@@ -19,7 +21,7 @@ MINUTE = 60.0
 
 
 class Limiter:
-    """What stands before one provider. First come, first served."""
+    """What stands before one provider. Its keys are served in turn, and within a key first come, first served."""
 
     def __init__(self, concurrent: int, per_minute: int, clock: Clock) -> None:
         self._concurrent = concurrent
@@ -29,7 +31,7 @@ class Limiter:
         self._began: deque[float] = deque()
         """When the requests of the last minute began."""
         self._closed_until = 0.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._timer: Timer | None = None
 
     @property
@@ -54,7 +56,7 @@ class Limiter:
         return due
 
     def _let_through(self) -> None:
-        """Let those go who may, in the order in which they came."""
+        """Let those go who may, each key in turn."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,18 +69,19 @@ class Limiter:
                 return
             self._running += 1
             self._began.append(now)
-            self._waiting.popleft().set_result(None)
+            self._waiting.pop().set_result(None)
 
     @asynccontextmanager
     async def request(
-        self, must_wait: Callable[[float | None], None], stopped: asyncio.Future[None]
+        self, key: Hashable, must_wait: Callable[[float | None], None], stopped: asyncio.Future[None]
     ) -> AsyncGenerator[None, None]:
         """Wait until one request may be sent, or until it is `stopped`: then it must not be sent, and is not counted.
 
+        `key` says for whom it is made: one with many requests does not delay the others.
         `must_wait` is called once if the request has to wait, with the delay, or `None` if the delay is unknown.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        self._waiting.add(key, place)
         try:
             if not stopped.done():
                 self._let_through()
@@ -91,7 +94,7 @@ class Limiter:
             if place.done():
                 self._running -= 1
             else:
-                self._waiting.remove(place)
+                self._waiting.remove(key, place)
             self._let_through()
 
     async def pause(

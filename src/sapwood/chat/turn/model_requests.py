@@ -21,6 +21,7 @@ from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.replay import Replay
+from sapwood.chat.turn.request_owner import owner_of
 from sapwood.chat.turn.step_record import StepRecord
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
@@ -239,10 +240,11 @@ class ModelRequests:
     ) -> T:
         """Ask the provider, when it may be asked; again if it could not answer now and has said nothing yet."""
         limiter = self._actor.host.shared(Providers).of(turn.asked)
+        owner = owner_of(self._actor, row)
         self.said = 0
         for failed in range(1, PROVIDER.max_attempts + 1):
             try:
-                async with limiter.request(self._waits, self._running.stopped):
+                async with limiter.request(owner, self._waits, self._running.stopped):
                     await self._actor.until_leased()
                     self._actor.check_live()
                     self._running.going_on()
