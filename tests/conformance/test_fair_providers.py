@@ -47,9 +47,9 @@ def waiting(world: World) -> int:
 async def test_a_tree_that_floods_a_provider_does_not_delay_another() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("well", gate=gate))
+    FairWorker.model = FairQuiet.model = model
     app = App(agents=[FairFlood, FairQuiet])
-    models: Any = {FairWorker: model, FairQuiet: model}
-    async with asyncio.timeout(patience()), running(app, model_requests_at_once=1, models=models) as world:
+    async with asyncio.timeout(patience()), running(app, model_requests_at_once=1) as world:
         flooding = asyncio.create_task((await world.get_agent(FairFlood, "f")).flood())
         await world.until(lambda: waiting(world) == MANY - 1)
         quiet = await world.get_agent(FairQuiet, "q")
