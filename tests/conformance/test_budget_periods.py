@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
 from tests.conformance.drivers import running
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Per, Run, Unavailable
+from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Per, Run, Unavailable, tool
 from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.kernel.trees.period_usage import PERIOD_SPENDING
-from sapwood.testing import ScriptedModel, World, text
+from sapwood.kernel.trees.usage import Spent
+from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.testing.faults import CountingFiles
 from sapwood.types import Address, LimitWarning
 
 MOST = 60
@@ -78,8 +81,8 @@ def purse(
 
 
 @asynccontextmanager
-async def spending(cls: Any, at: datetime | None = None) -> AsyncGenerator[tuple[World, Any], None]:
-    async with asyncio.timeout(patience()), running(App(agents=[cls]), prices=PRICES) as world:
+async def spending(cls: Any, at: datetime | None = None, **settings: Any) -> AsyncGenerator[tuple[World, Any], None]:
+    async with asyncio.timeout(patience()), running(App(agents=[cls]), prices=PRICES, **settings) as world:
         if at is not None:
             world.clock.jump(at)
         yield world, await world.get_agent(cls, "p")
@@ -292,6 +295,66 @@ async def test_an_agent_is_warned_once_in_each_period() -> None:
             f"{first:.0%} of 1000 tokens a day, until 2027-03-01 23:00 {BERLIN}",
             f"{first:.0%} of 1000 tokens a day, until 2027-03-02 23:00 {BERLIN}",
         ]
+
+
+class WarnedWorker(ChatAgent):
+    """Asks its model several times, and is warned of a limit of its own."""
+
+    model_settings: ClassVar[Any] = {"max_tokens": MOST}
+    limits = Limits(tokens=Per("day", 100 * ONE, warn_at=0.0001))
+    warnings: ClassVar[list[LimitWarning]]
+
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        return "seen"
+
+    async def on_limit_near(self, warning: LimitWarning) -> None:
+        self.warnings.append(warning)
+
+
+def warned_worker() -> Any:
+    WarnedWorker.warnings = []
+    WarnedWorker.model = ScriptedModel(*[call("look")] * 5, text("well"), each=True)
+    return type("PurseRoot", (Purse,), {"below": WarnedWorker})
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+async def test_an_agent_that_asks_the_model_itself_is_warned_too(durability: str) -> None:
+    async with spending(warned_worker(), durability=durability) as (world, agent):
+        assert (await agent.give("a")).ok
+        await world.until(lambda: len(WarnedWorker.warnings) == 1)
+        assert (await agent.give("b")).ok  # another agent, with a limit of its own
+        await world.until(lambda: len(WarnedWorker.warnings) == 2)
+
+
+async def test_a_warning_and_the_count_do_not_wait_for_each_other_on_a_slow_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, sync = threading.Event(), CountingFiles.sync_descriptor
+    disk.set()
+
+    def slow(self: CountingFiles, path: Any, descriptor: int) -> None:
+        assert disk.wait(60)
+        sync(self, path, descriptor)
+
+    monkeypatch.setattr(CountingFiles, "sync_descriptor", slow)
+    async with spending(warned_worker(), durability="disk") as (world, agent):
+        assert (await agent.give("a")).ok
+        await world.settled()
+        await world.clock.advance(86400)  # another day, and another warning
+        tree = tree_of(world)
+        (worker,) = (actor for actor in tree.actors.values() if actor.parent is not None)
+        disk.clear()
+        worker.database.begin()
+        worker.database.execute("UPDATE sapwood_turns SET ended_at = ended_at + 1")
+        tree.slices.commit()  # the file is being synced
+        tree.spending.add(worker, "a", "scripted", Spent(1, STEP, 0))
+        tree.slices.commit()
+        disk.set()
+
+        await world.until(lambda: all(world.node.gate.is_quiet(one) for one in (worker.database, tree.root)))
+        await world.until(lambda: len(WarnedWorker.warnings) == 2)
 
 
 async def test_each_threshold_of_a_limit_warns_by_itself() -> None:

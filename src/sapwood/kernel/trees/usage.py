@@ -174,7 +174,11 @@ class UsageMeter(TreeIndex):
         self._commit_before(actor.database)  # no process corrects it once the turn is over
 
     def _warn(self, actor: Actor, spent: Spent) -> None:
-        """Have agents warned whose limits come near. They store that before the count is stored, so none is lost."""
+        """Have agents warned whose limits come near. They store that before the count is stored, so none is lost.
+
+        A power cut may keep the count and lose the warning: the next request of the period warns again. The root cannot
+        wait for the agent's file to reach the disk, because files of agents wait for the root's.
+        """
         now, used = actor.host.clock.now(), _in_period(spent)
         for budget in budgets_of(actor) if any(used) else ():
             owner, limit = budget.owner, budget.limit
@@ -188,9 +192,6 @@ class UsageMeter(TreeIndex):
                 owner.hooks.limit_near(warning)
             except SapwoodError as error:  # its database cannot be written: the usage counts all the same
                 log.warning("limit warning not stored address=%s: %s", owner.address, error)
-            if owner.database is not self._root:
-                self._slices.commit()
-                self._gate.follows(self._root, owner.database)
 
     def _add_to_periods(self, actor: Actor, spent: Spent) -> None:
         """Count what was used in the current period of each limit that has periods."""
