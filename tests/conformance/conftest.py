@@ -34,11 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 MOST_CORE = 250
 """How many tests `.ci/run` has room for on each runtime and driver; `just nightly` runs all of them."""
+FAMILIES = ("workers", "cluster", "temporal")
 
 
-def choose_core(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests whose subject differs on this runtime or driver."""
-    family = config.getoption("driver") if runtimes.chosen == "local" else runtimes.chosen
+def core_of(family: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests whose subject differs on a runtime or driver."""
 
     def is_core(item: pytest.Item) -> bool:
         mark = item.get_closest_marker("core")  # a test's own counts, and not its module's
@@ -47,6 +47,13 @@ def choose_core(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if is_core(item)]
     if len(chosen) > MOST_CORE:
         raise pytest.UsageError(f"{len(chosen)} tests are marked core({family!r}); there is room for {MOST_CORE}.")
+    return chosen
+
+
+def choose_core(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests whose subject differs on this runtime or driver."""
+    family = config.getoption("driver") if runtimes.chosen == "local" else runtimes.chosen
+    chosen = core_of(str(family), items)
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
 
@@ -55,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("disk") and not item.get_closest_marker("storage"):
             item.add_marker(pytest.mark.nightly)
+    for family in FAMILIES:
+        core_of(family, items)  # so that `just check` notices what has no room in `.ci/run`
     if config.getoption("core"):
         choose_core(config, items)
     if config.getoption("driver") != "fiber":

@@ -21,8 +21,6 @@ from sapwood.kernel.metric_families import MetricFamilies
 from sapwood.settings import Settings
 from sapwood.testing import ScriptedModel, call, fails, text
 
-pytestmark = pytest.mark.core("workers")
-
 
 class Deepest(ChatAgent):
     """Answers at the bottom."""
@@ -74,6 +72,7 @@ def tools(error: str) -> str:
     return f"gen_ai_execute_tool_duration_seconds_count{names}"
 
 
+@pytest.mark.core("workers")
 async def test_a_turn_with_a_tool_counts_tokens_cost_requests_tools_and_its_outcome() -> None:
     script = ScriptedModel(call("hammer", nails=1), text("all done"))
     cls = talker(script, base=Handy)
@@ -169,7 +168,6 @@ async def test_a_turn_that_is_resumed_after_a_crash_is_counted_once() -> None:
     assert sum(value for name, value in found.items() if name.startswith("sapwood_turns_total")) == 1
 
 
-@pytest.mark.core
 async def test_a_turn_whose_end_is_not_stored_is_not_counted() -> None:
     cls = talker(ScriptedModel(text("hi")))
     async with talking(cls) as one:

@@ -72,6 +72,7 @@ async def test_a_stub_cannot_be_passed_to_an_agent(run: Run, probe: Probe) -> No
         assert probe.log == []
 
 
+@pytest.mark.core  # two values in one process
 async def test_two_stubs_of_one_agent_are_equal_and_of_two_agents_are_not(run: Run) -> None:
     async with run(Branch) as world:
         root = await world.get_agent(Branch, "r")
