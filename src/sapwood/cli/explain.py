@@ -11,11 +11,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from sapwood.cli import remote
 from sapwood.cli.parameters import Agent, AsJson, Data
-from sapwood.cli.terminal import say
+from sapwood.cli.terminal import Text, say
 from sapwood.errors import UsageError
 from sapwood.web.admin import Admin
 
@@ -66,11 +65,12 @@ def _print_request(requests: list[dict[str, Any]], attempt: int | None) -> None:
         )
     last = found[-1]
     where = f"POST {last['url']}" if last["url"] else "as Pydantic AI passed it to the model"
-    print(f"attempt {last['attempt']}, {last['status']}, {where}", file=sys.stderr)
+    say(f"attempt {last['attempt']}, {last['status']}, {where}", file=sys.stderr)
+    if sys.stdout.isatty():
+        say(last["body"])  # a terminal would obey what users and models wrote
+        return
     sys.stdout.write(last["body"])
     sys.stdout.flush()
-    if sys.stdout.isatty():
-        print()
 
 
 def _work(spans: list[dict[str, Any]]) -> Table:
