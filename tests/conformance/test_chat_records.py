@@ -300,11 +300,20 @@ async def test_secrets_are_taken_out_before_anything_is_written() -> None:
         assert "<arguments>" in whole
 
 
-async def test_a_redaction_that_fails_hides_the_text_and_breaks_no_turn() -> None:
-    def redact(kind: str, text: str) -> str:
-        raise ValueError(text)
+def raises(kind: str, text: str) -> str:
+    raise ValueError(text)
 
-    cls = talker(ScriptedModel(text("done")))
+
+def returns(what: Any) -> Callable[[str, str], Any]:
+    return lambda kind, text: what
+
+
+@pytest.mark.parametrize(
+    "redact", [raises, returns(None), returns(7), returns("\ud800")], ids=["raises", "none", "number", "surrogate"]
+)
+async def test_a_redaction_that_fails_hides_the_text_and_breaks_no_turn(redact: Callable[[str, str], Any]) -> None:
+    model = ScriptedModel(call("look", about="hunter2", id="c1"), text("done"))
+    cls = talker(model, base=Looking)
     async with running(App(agents=[cls], redact=redact)) as world:
         agent = await world.get_agent(cls, "t")
         turn = await agent.send("hunter2")
@@ -312,6 +321,7 @@ async def test_a_redaction_that_fails_hides_the_text_and_breaks_no_turn() -> Non
         assert turn.status == "completed"
         found = await told(world, turn=turn.id, step=1)
         assert "left out" in found["requests"][0]["body"]
+        assert ["left out" in one["facts"]["arguments"] for one in found["spans"] if one["kind"] == "tool"] == [True]
 
 
 async def test_what_is_not_recorded_is_said() -> None:

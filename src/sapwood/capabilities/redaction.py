@@ -26,7 +26,9 @@ class Redaction:
         if self.function is None:
             return text
         try:
-            return self.function(kind, text)
+            redacted = self.function(kind, text)
+            redacted.encode()  # fails for what is not a text, and for one that cannot be stored
         except Exception:
             log.exception("App(redact=…) failed kind=%s", kind)
             return FAILED
+        return redacted
