@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,6 +15,7 @@ from tests.conformance.chats import Talking, talker
 
 from sapwood import Agent, App, Retention, agent_tool, tool
 from sapwood.errors import NotFound, UsageError
+from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
 from sapwood.web.admin import Admin
 from sapwood.when import After
@@ -341,3 +344,28 @@ def test_a_retention_that_records_do_not_have_is_refused() -> None:
         talker(record_retention=Retention(bytes=1))
     with pytest.raises(UsageError, match="must be Retention"):
         talker(record_retention=7)
+
+
+async def test_agents_that_are_deleted_during_a_request_are_not_in_memory() -> None:
+    helper: Any = talker(ScriptedModel(text("a long answer", gate=asyncio.Event()), each=True))
+
+    class Boss(Agent):
+        async def begin(self, name: str) -> None:
+            await (await self.sub_agent(helper, name)).turns.start("hello")
+
+        async def stop(self, name: str) -> None:
+            await self.children.delete(helper, name)
+
+    async with running(App(agents=[Boss])) as world:
+        boss = await world.get_agent(Boss, "b")
+        (tree,) = world.node.trees.values()
+        databases = weakref.WeakSet[Database]()
+        for number in range(4):
+            await boss.begin(f"h{number}")
+            await world.until(lambda wanted=number + 1: len(helper.model.asked) == wanted)
+            databases |= {one for one in tree.databases.values() if one is not tree.root}
+            await boss.stop(f"h{number}")
+        await asyncio.sleep(1)  # of virtual time: the timers of their streams end
+
+        gc.collect()
+        assert len(databases) <= 1  # the tree may still know which one it wrote last

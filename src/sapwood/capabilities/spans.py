@@ -209,6 +209,8 @@ class Spans:
         return [SpanRow(*row) for row in rows]
 
     def _put(self, row: SpanRow) -> None:
+        if self._actor.dropped is not None:
+            return  # nothing of it is written any more
         opened = self._read()
         if row.is_open:
             opened[row.number] = row
