@@ -18,7 +18,7 @@ from sapwood.errors import NotFound, UsageError
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
 from sapwood.web.admin import Admin
-from sapwood.when import After
+from sapwood.when import After, Every
 
 Row = tuple[str, str, int | None, int, str]
 """Kind, name, step, attempt and status of a span."""
@@ -271,6 +271,31 @@ async def test_old_records_are_deleted_with_what_only_they_had() -> None:
         last = await agent.send("the last")
         (body,) = await sent(world, last.id, 1)
         assert "message 0" in said(body)  # still whole, though the request that had it first is gone
+
+
+async def test_old_incarnations_are_deleted_with_their_records() -> None:
+    """An agent that a schedule wakes for years has a new incarnation each time."""
+
+    class Keeper(Agent):
+        record_retention = Retention(count=2)
+
+        async def begin(self) -> None:
+            self.schedule(Every(timedelta(hours=1)), self.ring)
+
+        async def ring(self) -> None:
+            pass
+
+    async with running(App(agents=[Keeper])) as world:
+        await (await world.get_agent(Keeper, "k")).begin()
+        for _ in range(8):
+            await world.clock.advance(3600)
+            await world.settled()
+            await world.restart()
+
+        found = await Admin(world.node).sql("Keeper:k", "SELECT min(number), max(number) FROM sapwood_incarnations", [])
+        assert found["rows"] == [[7, 8]]
+        spans = (await told(world, "Keeper:k"))["spans"]
+        assert [one["incarnation"] for one in spans] == [8, 7]
 
 
 async def test_a_cleared_conversation_leaves_no_records() -> None:

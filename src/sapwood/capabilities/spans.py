@@ -272,6 +272,11 @@ class Spans:
             *arguments,
         )
         if gone:
+            self._database.execute(
+                "DELETE FROM sapwood_incarnations WHERE number < (SELECT max(number) FROM sapwood_incarnations)"
+                " AND number < (SELECT ifnull(min(incarnation), ?) FROM sapwood_spans)",
+                self._incarnation,
+            )
             for step in self.after_sweep:
                 step()
 
