@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from tests.conformance.chats import Talking, talker
 
-from sapwood import Agent, App, Retention, agent_tool, tool
-from sapwood.errors import NotFound, UsageError
+from sapwood import Agent, App, Limits, Retention, agent_tool, tool
+from sapwood.errors import NotFound, OverLimit, Unavailable, UsageError
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
 from sapwood.web.admin import Admin
@@ -296,6 +296,49 @@ async def test_old_incarnations_are_deleted_with_their_records() -> None:
         assert found["rows"] == [[7, 8]]
         spans = (await told(world, "Keeper:k"))["spans"]
         assert [one["incarnation"] for one in spans] == [8, 7]
+
+
+async def test_a_database_that_is_full_is_not_recorded_in_and_its_agent_works() -> None:
+    class Full(Agent):
+        limits = Limits(database_bytes=200_000)
+        migrations = ("CREATE TABLE big (v TEXT) STRICT",)
+        attempts = 0
+
+        async def plan(self) -> None:
+            self.schedule(After(timedelta(seconds=5)), self.work)
+
+        async def fill(self, size: int) -> None:
+            self.sql("INSERT INTO big VALUES (?)", "x" * size)
+
+        async def empty(self) -> None:
+            self.sql("DELETE FROM big")
+            await self.plan()
+
+        async def work(self) -> None:
+            type(self).attempts += 1
+            self.sql("INSERT INTO big VALUES ('y')")
+
+        async def failed(self) -> int:
+            return len(self.dead_letters.list())
+
+    async with running(App(agents=[Full])) as world:
+        await (await world.get_agent(Full, "f")).plan()
+        size = 100_000
+        while size:
+            try:
+                await (await world.get_agent(Full, "f")).fill(size)
+            except (OverLimit, Unavailable):
+                size //= 2
+        full = await world.get_agent(Full, "f")
+        await world.clock.advance(60)
+        await world.settled()
+
+        assert await full.failed() == 1
+        assert (await told(world, "Full:f"))["spans"] == []
+        await full.empty()
+        await world.clock.advance(60)
+        await world.settled()
+        assert [one["status"] for one in (await told(world, "Full:f"))["spans"]] == ["completed"]
 
 
 async def test_a_cleared_conversation_leaves_no_records() -> None:

@@ -7,6 +7,7 @@ written whole, so one that a slice lost when it was undone is complete again wit
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,8 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.retention import Retention
 from sapwood.storage.migrations import Schema
 
+log = logging.getLogger(__name__)
+
 SPANS = Schema("sapwood.capabilities", "spans")
 COLUMNS = "number, parent, work, kind, name, step, attempt, incarnation, began_at, first_at, ended_at, status, facts"
 IS_OPEN = "status IN ('running', 'waiting')"
@@ -27,6 +30,8 @@ IN_MEMORY = ("step", "call", "fiber")
 """What ends with the process while it runs: it is begun again as another attempt."""
 AT_ONCE = 20
 """Rows that one statement writes."""
+KEPT_FREE, LEAST_FREE = 8, 32 * 1024
+"""Records leave an eighth of the database's limit to the agent, and at least so many bytes."""
 SWEPT_AFTER = 64
 """How much work ends between two deletions of old records."""
 
@@ -77,6 +82,8 @@ class Spans:
         self._incarnation = 1
         self._is_noted = False
         """Whether the incarnation has its row."""
+        self._is_full = False
+        """Whether the log has that records are left out."""
         self._ended_works = SWEPT_AFTER - 1
         """How much work has ended since old records were deleted."""
         self.after_sweep: list[Callable[[], None]] = []
@@ -227,6 +234,28 @@ class Spans:
         rows, self._changed = list(self._changed.values()), {}
         if not rows or self._actor.dropped is not None:
             return
+        if self.have_room(sum(len(row.facts) for row in rows)):
+            self._insert(rows)
+        if self._ended_works >= SWEPT_AFTER and self._database.has(SPANS):
+            self._ended_works = 0
+            self._sweep()
+
+    def have_room(self, size: int) -> bool:
+        """Return whether so many bytes more may be recorded: records never fill a database so that its agent fails."""
+        limit = self._database.max_bytes
+        if self._database.has_room(size, limit - max(limit // KEPT_FREE, LEAST_FREE)):
+            return True
+        if not self._is_full:
+            self._is_full = True
+            log.warning(
+                "records left out, the database is nearly full address=%s database_bytes=%d",
+                self._actor.address,
+                limit,
+                extra={"address": str(self._actor.address)},
+            )
+        return False
+
+    def _insert(self, rows: list[SpanRow]) -> None:
         self._database.ensure(SPANS)
         if not self._is_noted:
             self._is_noted = True
@@ -239,9 +268,6 @@ class Spans:
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
-        if self._ended_works >= SWEPT_AFTER:
-            self._ended_works = 0
-            self._sweep()
 
     def _sweep(self) -> None:
         """Delete the records of work that ended too long ago, or before too much other work."""

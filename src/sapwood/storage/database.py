@@ -780,6 +780,13 @@ class Database:
         ((pages,),) = self.execute("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
         return pages * PAGE_SIZE
 
+    def has_room(self, size: int, limit: int) -> bool:
+        """Return whether so many bytes more fit below a limit. A small database needs no statement for that."""
+        with suppress(OSError):
+            if self.path.stat().st_size + wal_bytes(self.frames) + size <= limit // 2:
+                return True
+        return self.used_bytes() + size <= limit
+
     def has(self, schema: Schema) -> bool:
         """Return whether these tables exist; reading never creates them."""
         if not self.exists:

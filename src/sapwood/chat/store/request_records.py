@@ -69,7 +69,7 @@ class RequestRecords:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if self._actor.dropped is not None:
+        if self._actor.dropped is not None or not self._spans.have_room(sum(len(one.body) for one in waiting)):
             return
         self._database.ensure(REQUESTS)
         for one in waiting:
