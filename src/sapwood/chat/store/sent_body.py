@@ -32,11 +32,12 @@ class SentBody:
 
 
 def split(body: bytes) -> SentBody:
-    """Take a body apart. One that is not a JSON object stays whole."""
+    """Take a body apart. One that is not a JSON object, or nested too deeply, stays whole."""
     try:
+        body.decode()  # msgspec does not read the text of raw values
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         found = _split(body, {name: bytes(value) for name, value in fields.items()})
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         found = None
     if found is None or found.join() != body:
         return SentBody([True], [body], [], b"")
