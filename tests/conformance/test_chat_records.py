@@ -355,6 +355,37 @@ async def test_a_cleared_conversation_leaves_no_records() -> None:
         assert "a secret" not in said(body)
 
 
+async def recorded(world: World) -> int:
+    """Return the number of spans and texts of the talker."""
+    ((spans,),) = await counted(world, "SELECT count(*) FROM sapwood_spans")
+    ((texts,),) = await counted(world, "SELECT count(*) FROM sapwood_sent_texts")
+    return spans + texts
+
+
+async def test_a_turn_that_waits_leaves_no_records_when_its_conversation_is_cleared() -> None:
+    cls = talker(ScriptedModel(call("pay", amount=3, id="c1")), base=Looking)
+    async with running(App(agents=[cls])) as world:
+        agent = await world.get_agent(cls, "t")
+        assert (await agent.send("a secret")).status == "waiting"
+        assert await recorded(world)
+        await agent.conversation.clear()
+
+        assert await recorded(world) == 0
+
+
+async def test_a_turn_that_runs_leaves_no_records_when_its_conversation_is_cleared() -> None:
+    model = ScriptedModel(text("never heard", gate=asyncio.Event()))
+    cls = talker(model)
+    async with running(App(agents=[cls])) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.turns.start("a secret")
+        await world.until(lambda: len(model.asked) == 1)
+        await agent.conversation.clear()
+        await world.settled()
+
+        assert await recorded(world) == 0
+
+
 async def test_secrets_are_taken_out_before_anything_is_written() -> None:
     def redact(kind: str, text: str) -> str:
         return text.replace("hunter2", f"<{kind}>")

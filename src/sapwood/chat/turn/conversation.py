@@ -145,7 +145,6 @@ class Conversation:
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
-        self._actor.of(RequestRecords).delete_turns()
         for row in self._turns.queued():
             self._ending.end_queued(row, "skipped")
         if (row := self._turns.running()) is not None:
@@ -153,6 +152,7 @@ class Conversation:
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._ending.close_waiting("cancelled", CLEARED)
+        self._actor.of(RequestRecords).delete_turns()
         self._record.transcript.clear()
         self._stream.drop()
         self._stream.release_parked()
