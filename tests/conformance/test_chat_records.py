@@ -386,6 +386,73 @@ async def test_a_turn_that_runs_leaves_no_records_when_its_conversation_is_clear
         assert await recorded(world) == 0
 
 
+async def test_a_helper_that_works_leaves_no_records_when_the_conversation_is_cleared() -> None:
+    gated = ScriptedModel(text("never heard", gate=asyncio.Event()))
+    helper = type("Clerk", (Talking,), {"model": gated, "__doc__": "Finds."})
+    cls = talker(ScriptedModel(call("clerk", id="h1", message="search")), tools=[agent_tool(helper)])
+    async with running(App(agents=[cls])) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.turns.start("a secret")
+        await world.until(lambda: len(gated.asked) == 1)
+        await agent.conversation.clear()
+        await world.settled()
+
+        assert await recorded(world) == 0
+
+
+async def test_a_run_that_is_cleared_before_it_ends_is_recorded_as_cancelled() -> None:
+    class Child(Agent):
+        async def on_run(self, input: str) -> None:
+            await asyncio.Event().wait()
+
+    class Boss(Agent):
+        async def begin(self) -> None:
+            await self.start_run(Child, "x")
+
+        async def clear(self) -> int:
+            return await self.runs.clear()
+
+    async with running(App(agents=[Boss, Child])) as world:
+        boss = await world.get_agent(Boss, "b")
+        await boss.begin()
+        await boss.clear()
+
+        (run,) = (await told(world, "Boss:b"))["spans"]
+        assert (run["kind"], run["status"], run["facts"]["reason"]) == ("run", "cancelled", "cleared")
+
+
+async def test_a_run_that_ends_after_the_records_of_its_turn_are_deleted_leaves_none() -> None:
+    class Child(Agent):
+        held = asyncio.Event()
+
+        async def on_run(self, input: str) -> str:
+            await self.held.wait()
+            return input
+
+    class Starting(Talking):
+        @tool
+        async def begin(self) -> str:
+            """Start a run in the background."""
+            return (await self.start_run(Child, "x", run_id="behind")).id
+
+        async def wait(self) -> None:
+            run = self.runs.get("behind")
+            assert run is not None
+            await run.result()
+
+    model = ScriptedModel(call("begin", id="b1"), text("done"), *[text("more")] * 70)
+    cls = talker(model, base=Starting, record_retention=Retention(count=3))
+    async with running(App(agents=[cls, Child])) as world:
+        agent = await world.get_agent(cls, "t")
+        first = await agent.send("begin")
+        for number in range(70):
+            await agent.send(f"message {number}")
+        Child.held.set()
+        await agent.wait()
+
+        assert await counted(world, f"SELECT kind FROM sapwood_spans WHERE work = 'run {first.id}'") == []
+
+
 async def test_secrets_are_taken_out_before_anything_is_written() -> None:
     def redact(kind: str, text: str) -> str:
         return text.replace("hunter2", f"<{kind}>")

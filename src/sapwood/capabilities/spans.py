@@ -292,11 +292,16 @@ class Spans:
             self._delete("kind = 'turn'")
 
     def _delete(self, which: str, *arguments: Any) -> None:
-        works = f"SELECT work FROM sapwood_spans WHERE parent IS NULL AND NOT {IS_OPEN} AND ({which})"  # noqa: S608 - ours
+        works = (
+            f"SELECT work FROM sapwood_spans WHERE parent IS NULL AND NOT {IS_OPEN} AND ({which})"  # noqa: S608 - ours
+            f" AND work NOT IN (SELECT work FROM sapwood_spans WHERE {IS_OPEN} AND parent IS NULL)"
+        )
         gone = self._database.execute(
-            f"DELETE FROM sapwood_spans WHERE work IN ({works}) AND NOT {IS_OPEN} RETURNING 1",  # noqa: S608 - ours
+            f"DELETE FROM sapwood_spans WHERE work IN ({works}) RETURNING number",  # noqa: S608 - ours
             *arguments,
         )
+        for (number,) in gone:
+            self._read().pop(number, None)  # a run that outlives the records of its work has none when it ends
         if gone:
             self._database.execute(
                 "DELETE FROM sapwood_incarnations WHERE number < (SELECT max(number) FROM sapwood_incarnations)"

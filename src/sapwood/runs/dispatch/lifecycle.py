@@ -470,6 +470,7 @@ class Runs:
             self._monitors.forget(id)
             self._monitors.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
+            self._outcomes.spans.end(row._replace(status="cancelled", reason=CLEARED))
             self._outcomes.freed()
             self._outcomes.changed(id)
             if row.remote is not None:
