@@ -16,6 +16,8 @@ from tests.conformance.drivers import running
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Per, Run, Unavailable, tool
+from sapwood.capabilities.call_rows import CallRows
+from sapwood.capabilities.limit_warnings import METHOD
 from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.kernel.trees.period_usage import PERIOD_SPENDING
 from sapwood.kernel.trees.usage import Spent
@@ -392,3 +394,25 @@ async def test_a_crash_at_any_commit_warns_an_agent_in_the_middle_exactly_once()
             middle = await world.get_agent(cls, "p", sub=[(cls.below, "go")])
             assert len(await middle.warned()) == 1
             assert await agent.warned() == []
+
+
+async def test_a_warning_that_cannot_be_queued_is_not_noted_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(tokens=Per("day", ONE * 100, warn_at=0.0001))
+    cls = purse(ScriptedModel(text("there"), each=True), base=Warned, limits=limits)
+    enqueue, refused = CallRows.enqueue, list[str]()
+
+    def refuse_once(self: CallRows, method: str, *more: Any) -> Any:
+        if method == METHOD and not refused:
+            refused.append(method)
+            raise OverLimit("The database is full.", limit="database_bytes")
+        return enqueue(self, method, *more)
+
+    monkeypatch.setattr(CallRows, "enqueue", refuse_once)
+    async with running(App(agents=[cls])) as world:
+        root = await world.get_agent(cls, "p")
+        assert (await root.give("a")).ok
+        assert refused
+        assert (await root.give("b")).ok
+        await world.settled()
+
+        assert len(await root.warned()) == 1
