@@ -75,6 +75,9 @@ def test_a_budget_may_hold_for_each_period_of_a_calendar() -> None:
         ("SAPWOOD_LIMITS_DOLLARS", "much", "must be a number"),
         ("SAPWOOD_LIMITS_DOLLARS", "", "must be a number"),
         ("SAPWOOD_LIMITS_DOLLARS", "5/year", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/@Europe/Berlin", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/day@", "SAPWOOD_LIMITS_DOLLARS: Unknown time zone ''"),
         ("SAPWOOD_LIMITS_TOKENS", "5/day@Mars", "SAPWOOD_LIMITS_TOKENS: Unknown time zone 'Mars'"),
     ],
 )

@@ -77,9 +77,11 @@ def _budget(read: Callable[[str], float]) -> Callable[[str], Any]:
     """Return what reads `1000`, `50/month@Europe/Berlin`, or several of these."""
 
     def part(text: str) -> float | Per:
-        amount, _, calendar = text.partition("/")
-        period, _, zone = calendar.partition("@")
-        return Per(cast("Any", period), read(amount), zone=zone or "UTC") if period else read(amount)
+        amount, has_period, calendar = text.partition("/")
+        if not has_period:
+            return read(amount)
+        period, has_zone, zone = calendar.partition("@")
+        return Per(cast("Any", period), read(amount), zone=zone if has_zone else "UTC")
 
     def budget(text: str) -> Any:
         if not (parts := _parts(text)):
