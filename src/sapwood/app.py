@@ -96,7 +96,8 @@ class App:
     whether the user may access that root. Both may be async.
 
     `redact` receives a text before it is recorded, and returns it without its secrets: a model request
-    (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`). Both are JSON.
+    (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`), which are both JSON, or
+    the name of a tool or fiber (`redact("name", text)`).
 
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside

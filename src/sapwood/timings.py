@@ -24,6 +24,8 @@ class Timings:
 
     chunk_flush_delay: float = 0.03
     """Seconds for which the chunks of an answer are collected before they are stored and sent."""
+    record_delay: float = 0.1
+    """Seconds after which the record of a model request is committed, if nothing else was."""
     turn_end_delay: float = 0.03
     """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a separate
     message, and lose the last words before an error."""

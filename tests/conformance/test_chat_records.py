@@ -112,6 +112,8 @@ async def test_a_step_that_a_crash_interrupts_is_followed_by_another_attempt() -
         agent = await world.get_agent(cls, "t")
         turn = (await agent.turns.start("hello")).id
         await world.until(lambda: len(model.asked) == 2)
+        while not await sent(world, turn, 2):  # noqa: ASYNC110 - a commit tells nobody
+            await asyncio.sleep(0.01)
         await world.crash()
         agent = await world.get_agent(cls, "t")
         assert (await agent.turns.wait(turn)).text == "heard"
@@ -126,6 +128,7 @@ async def test_a_step_that_a_crash_interrupts_is_followed_by_another_attempt() -
         spans = (await told(world, turn=turn))["spans"]
         assert [one["incarnation"] for one in spans] == [1, 1, 1, 1, 2]
         assert len(await sent(world, turn, 1)) == 1
+        assert len(await sent(world, turn, 2)) == 2
 
 
 async def test_a_tool_that_a_crash_interrupts_is_recorded_as_failed_and_its_retry_as_another_attempt() -> None:

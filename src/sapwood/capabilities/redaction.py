@@ -11,7 +11,7 @@ from sapwood.settings import Settings
 log = logging.getLogger(__name__)
 
 Redact = Callable[[str, str], str]
-"""Returns a text without its secrets. The first argument is what it is: `request` or `arguments`."""
+"""Returns a text without its secrets. The first argument is what it is: `request`, `arguments` or `name`."""
 FAILED = "(left out: the function of App(redact=…) failed)"
 
 

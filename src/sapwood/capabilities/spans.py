@@ -1,7 +1,7 @@
 """What an agent did and when: a row for each turn, step, tool call, wait, run, stored call and fiber.
 
-Rows are collected in memory and written before the next commit of the agent, which happens anyway. A row is always
-written whole, so one that a slice lost when it was undone is complete again with its next change.
+Rows are collected in memory and written before the next commit of the agent, which happens anyway. What an undone
+block or attempt changed is taken back in memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.retention import Retention
@@ -32,8 +33,14 @@ AT_ONCE = 20
 """Rows that one statement writes."""
 KEPT_FREE, LEAST_FREE = 8, 32 * 1024
 """Records leave an eighth of the database's limit to the agent, and at least so many bytes."""
+SHORTEST_WAIT = 0.001
+"""Seconds that a request waits and that are recorded."""
 SWEPT_AFTER = 64
 """How much work ends between two deletions of old records."""
+
+
+Name = tuple[str, str, str]
+"""What is attempted: its work, kind and key."""
 
 
 class SpanRow(NamedTuple):
@@ -76,8 +83,12 @@ class Spans:
         """The open spans by number; `None`: they were not read."""
         self._changed: dict[int, SpanRow] = {}
         """Rows that are not written yet."""
-        self._attempts: dict[tuple[str, str, str], int] = {}
-        """The number of attempts of what is tried again, by work, kind and key, for the work that is open."""
+        self._attempts: dict[Name, int] = {}
+        """The number of attempts of what may be tried again, for the work that is open."""
+        self._names: dict[int, Name] = {}
+        """What the open spans are attempts at."""
+        self._numbers: dict[Name, int] = {}
+        """The last open span of each."""
         self._last = 0
         self._incarnation = 1
         self._is_noted = False
@@ -109,10 +120,14 @@ class Spans:
             return 0
         opened = self._read()
         parent = self._parent(opened, kind, work)
-        attempt = self._next_attempt(work, kind, key or name) if attempt is None else attempt
+        named = (work, kind, key or name)
+        attempt = self._next_attempt(named) if attempt is None else attempt
         self._last += 1
         if key:
             facts["key"] = key
+        if tracing.tracer is not None:
+            facts["trace"] = tracing.text()
+        self._names[self._last] = named
         row = SpanRow(
             self._last,
             parent,
@@ -127,6 +142,13 @@ class Spans:
         )
         self._put(row)
         return row.number
+
+    def asked(self, number: int) -> None:
+        """Record how long a request has waited for its turn at the provider, if that is a millisecond or more."""
+        if number and (row := self._read().get(number)) is not None:
+            waited = self._actor.host.clock.now() - row.began_at
+            if waited >= SHORTEST_WAIT:
+                self.change(number, waited=round(waited, 3))
 
     def first_chunk(self, number: int) -> None:
         """Record that the first chunk of a response has arrived."""
@@ -150,26 +172,30 @@ class Spans:
             return []
         return [row for row in self._read().values() if row.work == work and kind in (None, row.kind)]
 
+    def find(self, work: str, kind: str, key: str) -> SpanRow | None:
+        """Return the open span with this key, if there is one."""
+        if not self.are_kept:
+            return None
+        opened = self._read()
+        number = self._numbers.get((work, kind, key))
+        return None if number is None else opened.get(number)
+
     def is_from_before(self, row: SpanRow) -> bool:
         """Return whether a span began in an earlier incarnation."""
         return row.incarnation < self._incarnation
-
-    @staticmethod
-    def key_of(row: SpanRow) -> str:
-        """Return what its attempts have in common."""
-        return msgspec.json.decode(row.facts).get("key", row.name)
 
     def reopen(self, work: str, kind: str) -> int | None:
         """Continue the last span of this kind, though it had ended; return its number, or `None` if there is none."""
         if not self.are_kept or not self._database.has(SPANS):
             return None
-        opened = self._read()
+        self._read()
         self.write()
         rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC LIMIT 1", work, kind)
         if not rows:
             return None
         row = rows[0]._replace(status="running", ended_at=None)
-        opened[row.number] = row
+        self._names[row.number] = _name_of(row)
+        self._count_attempts(work)
         self._put(row)
         return row.number
 
@@ -179,9 +205,9 @@ class Spans:
             return None
         return next((row.number for row in opened.values() if row.work == work and row.parent is None), None)
 
-    def _next_attempt(self, work: str, kind: str, key: str) -> int:
-        name = (work, kind, key)
+    def _next_attempt(self, name: Name) -> int:
         self._attempts[name] = attempt = self._attempts.get(name, 0) + 1
+        self._database.on_undo(lambda: self._attempts.update({name: attempt - 1} if attempt > 1 else {}))
         return attempt
 
     def _read(self) -> dict[int, SpanRow]:
@@ -193,6 +219,8 @@ class Spans:
             return self._open
         rows = self._rows(f"WHERE {IS_OPEN} ORDER BY number")
         self._open = {row.number: row for row in rows}
+        self._names = {row.number: _name_of(row) for row in rows}
+        self._numbers = {name: number for number, name in self._names.items()}
         self._last = self._maximum("sapwood_spans")
         self._incarnation = self._maximum("sapwood_incarnations") + 1
         for work in {row.work for row in rows}:
@@ -203,8 +231,9 @@ class Spans:
         return self._open
 
     def _count_attempts(self, work: str) -> None:
-        for row in self._rows("WHERE work = ?", work):
-            name = (work, row.kind, self.key_of(row))
+        """Read how often was attempted what may be attempted again. A tool call that has returned is not one of it."""
+        for row in self._rows("WHERE work = ? AND NOT (kind = 'tool' AND status = 'completed')", work):
+            name = _name_of(row)
             self._attempts[name] = max(row.attempt, self._attempts.get(name, 0))
 
     def _maximum(self, table: str) -> int:
@@ -218,24 +247,51 @@ class Spans:
     def _put(self, row: SpanRow) -> None:
         if self._actor.dropped is not None:
             return  # nothing of it is written any more
-        opened = self._read()
+        opened, number = self._read(), row.number
+        self._database.on_undo(functools.partial(self._restore, number, opened.get(number), self._changed.get(number)))
         if row.is_open:
-            opened[row.number] = row
+            opened[number] = row
+            self._numbers[self._names[number]] = number
         else:
-            opened.pop(row.number, None)
-            if row.parent is None:
-                self._ended_works += 1
-                self._attempts = {name: count for name, count in self._attempts.items() if name[0] != row.work}
-        self._changed[row.number] = row
+            self._close(opened, row)
+        self._changed[number] = row
         self._actor.home.slices.join_next_commit(self._database, f"spans {self._actor.stem}", self.write)
+
+    def _close(self, opened: dict[int, SpanRow], row: SpanRow) -> None:
+        """A span is over: it is not needed in memory any more."""
+        opened.pop(row.number, None)
+        name = self._names.pop(row.number, None)
+        if name is not None and self._numbers.get(name) == row.number:
+            del self._numbers[name]
+        if row.parent is None:
+            self._ended_works += 1
+            self._attempts = {name: count for name, count in self._attempts.items() if name[0] != row.work}
+        elif name is not None and row.kind == "tool" and row.status == "completed":
+            self._attempts.pop(name, None)
+
+    def _restore(self, number: int, row: SpanRow | None, changed: SpanRow | None) -> None:
+        """Take back a change of one span: what it records was undone."""
+        opened = self._read()
+        if row is None:
+            gone = opened.get(number)
+            if gone is not None:
+                self._close(opened, gone)
+        else:
+            opened[number] = row
+            self._names[number] = name = _name_of(row)
+            self._numbers[name] = number
+        if changed is None:
+            self._changed.pop(number, None)
+        else:
+            self._changed[number] = changed
 
     def write(self) -> None:
         """Write what has changed, in this slice."""
-        rows, self._changed = list(self._changed.values()), {}
-        if not rows or self._actor.dropped is not None:
+        changed, self._changed = self._changed, {}
+        if not changed or self._actor.dropped is not None:
             return
-        if self.have_room(sum(len(row.facts) for row in rows)):
-            self._insert(rows)
+        if self.have_room(sum(len(row.facts) for row in changed.values())):
+            self._insert(changed)
         if self._ended_works >= SWEPT_AFTER and self._database.has(SPANS):
             self._ended_works = 0
             self._sweep()
@@ -255,7 +311,9 @@ class Spans:
             )
         return False
 
-    def _insert(self, rows: list[SpanRow]) -> None:
+    def _insert(self, changed: dict[int, SpanRow]) -> None:
+        rows, was_noted = list(changed.values()), self._is_noted
+        self._database.on_undo(lambda: self._unwritten(changed, was_noted=was_noted))
         self._database.ensure(SPANS)
         if not self._is_noted:
             self._is_noted = True
@@ -268,6 +326,12 @@ class Spans:
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
+
+    def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
+        """What was written is undone: write it with the next commit."""
+        self._is_noted = was_noted
+        self._changed = changed | self._changed
+        self._actor.home.slices.join_next_commit(self._database, f"spans {self._actor.stem}", self.write)
 
     def _sweep(self) -> None:
         """Delete the records of work that ended too long ago, or before too much other work."""
@@ -284,6 +348,10 @@ class Spans:
             )
             last = rows[0][0] if rows else 0
         self._delete("(began_at < ? AND ifnull(ended_at, began_at) < ?) OR number <= ?", before, before, last)
+        self._database.execute(
+            "DELETE FROM sapwood_incarnations WHERE number < (SELECT incarnation FROM sapwood_spans ORDER BY number"
+            " LIMIT 1)"
+        )
 
     def delete_turns(self) -> None:
         """Delete the records of the turns that are over, in this slice."""
@@ -326,9 +394,21 @@ def _version() -> str:
     return version("sapwood")
 
 
+def facts_of(text: str) -> dict[str, Any]:
+    """Return the facts of a stored span; those of a damaged row are left out."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return {}
+
+
+def _name_of(row: SpanRow) -> Name:
+    return row.work, row.kind, str(facts_of(row.facts).get("key", row.name))
+
+
 def _with(facts: str, more: dict[str, Any]) -> str:
     known = {name: value for name, value in more.items() if value is not None}
-    return _json(msgspec.json.decode(facts) | known) if known else facts
+    return _json(facts_of(facts) | known) if known else facts
 
 
 def _json(facts: dict[str, Any]) -> str:
@@ -343,6 +423,8 @@ def check_record_retention(name: str, value: object) -> None:
         raise UsageError(f"{name}.record_retention must be Retention(…) or None, got a {type(value).__name__}.")
     if value.bytes is not None or value.last:
         raise UsageError(f"{name}.record_retention supports `age` and `count` only.")
+    if value.count == 0:
+        raise UsageError(f"{name}.record_retention has count=0. Set it to `None` to write no records.")
 
 
 def code_of(error: BaseException) -> str:

@@ -26,7 +26,9 @@ def explain(
     turn: Annotated[str | None, Parameter(help="The id of a turn. Without it, the latest turns are listed.")] = None,
     /,
     *,
-    step: Annotated[int | None, Parameter(help="Print what the model was sent in this step, byte for byte.")] = None,
+    step: Annotated[
+        int | None, Parameter(help="Print what the model was sent in this step, byte for byte. 0: for summaries.")
+    ] = None,
     attempt: Annotated[int | None, Parameter(help="Which attempt of the step. Default: the last.")] = None,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
@@ -69,8 +71,9 @@ def _print_request(requests: list[dict[str, Any]], attempt: int | None) -> None:
     if sys.stdout.isatty():
         say(last["body"])  # a terminal would obey what users and models wrote
         return
-    sys.stdout.write(last["body"])
     sys.stdout.flush()
+    sys.stdout.buffer.write(last["body"].encode())
+    sys.stdout.buffer.flush()
 
 
 def _work(spans: list[dict[str, Any]]) -> Table:

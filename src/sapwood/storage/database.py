@@ -96,7 +96,9 @@ class Database:
     __slots__ = (
         "__weakref__",
         "_attempt",
+        "_attempt_start",
         "_beginning",
+        "_block_starts",
         "_broken_blocks",
         "_checkpoint_frames",
         "_connection",
@@ -112,6 +114,7 @@ class Database:
         "_now",
         "_owner",
         "_reader_frames",
+        "_reverts",
         "_savepoints",
         "_sql_timeout",
         "_stale",
@@ -203,6 +206,11 @@ class Database:
         self._in_block: object = None
         self._attempt = False
         """Whether what was written since `attempt` can still be undone."""
+        self._reverts: list[Callable[[], None]] = []
+        """What takes back in memory what is written now, if it is undone."""
+        self._block_starts: list[int] = []
+        """How many of them there were when each open block began."""
+        self._attempt_start = 0
         self._broken_blocks: set[object] = set()
 
     @property
@@ -559,6 +567,7 @@ class Database:
         """End the open transaction; what it wrote is now in the WAL."""
         assert self._connection is not None
         self.in_transaction = self._attempt = False
+        self._reverts.clear()
         try:
             self._connection.execute("COMMIT", prepare_flags=OWN_FLAGS)
         except apsw.Error as error:
@@ -602,6 +611,7 @@ class Database:
     def _all_undone(self) -> None:
         """What the transaction made, tables too, is gone again."""
         self._stale = True
+        self._reverts.clear()  # the agent restarts
         self.undone += 1
 
     def checkpoint_if_long(self) -> None:
@@ -689,6 +699,7 @@ class Database:
             self._begin("")
         self._savepoints += 1
         depth = self._savepoints
+        self._block_starts[depth - 1 :] = [len(self._reverts)]
         connection.execute(f"SAVEPOINT sapwood_{depth}", prepare_flags=OWN_FLAGS)
         me = self._in_block = self._owner.whose_slice()
         try:
@@ -709,7 +720,7 @@ class Database:
         if not self.in_transaction:
             self._begin("")
         connection.execute("SAVEPOINT sapwood_attempt", prepare_flags=OWN_FLAGS)
-        self._attempt = True
+        self._attempt, self._attempt_start = True, len(self._reverts)
 
     def keep(self) -> None:
         """Let what was written since `attempt` stay."""
@@ -728,7 +739,19 @@ class Database:
             self._connection.execute("ROLLBACK TO sapwood_attempt", prepare_flags=OWN_FLAGS)
             self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
             self._read_versions(self._connection)
-            self.undone += 1
+            self._revert(self._attempt_start)
+
+    def on_undo(self, revert: Callable[[], None]) -> None:
+        """Call `revert` if the block or the attempt that is open is undone."""
+        if self._attempt or self._in_block is not None:
+            self._reverts.append(revert)
+
+    def _revert(self, start: int) -> None:
+        """What was written since `start` is undone: take it back in memory, the latest first."""
+        self.undone += 1
+        steps, self._reverts[start:] = self._reverts[start:], []
+        for step in reversed(steps):
+            step()
 
     def refuse_in_block(self, what: str) -> None:
         """Refuse what reaches beyond this database, and could not be undone with a block."""
@@ -760,7 +783,7 @@ class Database:
         self._connection.execute(f"ROLLBACK TO sapwood_{depth}", prepare_flags=OWN_FLAGS)
         self._connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
         self._read_versions(self._connection)  # tables made in the block are gone again
-        self.undone += 1
+        self._revert(self._block_starts[depth - 1])
 
     def _forget_blocks(self) -> None:
         self._in_block, self._savepoints = None, 0

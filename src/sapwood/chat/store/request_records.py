@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -11,6 +13,7 @@ import msgspec
 from sapwood.capabilities.redaction import Redaction
 from sapwood.capabilities.spans import Spans
 from sapwood.chat.store.sent_body import split
+from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.storage.migrations import Schema
 
@@ -24,7 +27,7 @@ CHAIN = (
     "WITH RECURSIVE chain (number, previous, text, depth) AS ("
     " SELECT number, previous, text, 0 FROM sapwood_sent_messages WHERE number = ?"
     " UNION ALL SELECT m.number, m.previous, m.text, depth + 1 FROM sapwood_sent_messages m, chain"
-    " WHERE m.number = chain.previous) SELECT number, text FROM chain ORDER BY depth DESC"
+    " WHERE m.number = chain.previous AND m.number < chain.number) SELECT number, text FROM chain ORDER BY depth DESC"
 )
 """The messages of a request, in their order."""
 AT_ONCE = 100
@@ -58,18 +61,34 @@ class RequestRecords:
         """The highest number of a message."""
         self._known: set[str] = set()
         """Digests of texts that are stored."""
+        self._timer: asyncio.TimerHandle | None = None
         self._spans.after_sweep.append(self._sweep)
 
     def sent(self, span: int, url: str, body: bytes) -> None:
-        """Record, with the next commit, what a model is sent in a step."""
+        """Record, with the next commit, what a model is sent in a step; soon, even if nothing else is committed."""
         if self._redaction.function is not None:
             body = self._redaction.apply("request", body.decode(errors="replace")).encode()
         self._waiting.append(Sent(span, url, body))
+        if self._timer is None:
+            host = self._actor.host
+            self._timer = host.loop.call_later(host.timings.record_delay, self._write_soon)
         self._actor.home.slices.join_next_commit(self._database, f"requests {self._actor.stem}", self._write)
+
+    def _write_soon(self) -> None:
+        """Write what no commit has taken along: if the process ends, it is known what the model was sent."""
+        self._timer = None
+        if self._waiting and self._actor.dropped is None:
+            with suppress(Unavailable):  # the agent is about to end
+                self._write()
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if self._actor.dropped is not None or not self._spans.have_room(sum(len(one.body) for one in waiting)):
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not waiting or self._actor.dropped is not None:
+            return
+        if not self._spans.have_room(sum(len(one.body) for one in waiting)):
             return
         self._database.ensure(REQUESTS)
         for one in waiting:

@@ -83,5 +83,5 @@ def _separator(value: bytes, messages: Sequence[bytes]) -> bytes:
 def joined(parts: str, text: Callable[[str], str], messages: Sequence[str], separator: str) -> str:
     """Return the body of stored parts, in which a list holds the digest of a text."""
     whole = separator.join(messages)
-    stored: list[str | list[str] | None] = msgspec.json.decode(parts)
+    stored = msgspec.json.decode(parts, type=list[str | tuple[str] | None])
     return "".join(whole if part is None else part if isinstance(part, str) else text(part[0]) for part in stored)

@@ -51,6 +51,7 @@ class StepRecord:
         if self._span is None:
             self.begin(row, turn, step)
         assert self._span is not None
+        self._spans.asked(self._span)
         self._is_sent = False
         try:
             yield

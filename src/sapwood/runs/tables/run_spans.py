@@ -21,9 +21,8 @@ class RunSpans:
 
     def end(self, row: RunRow) -> None:
         """Record how a run ended."""
-        for span in self._spans.open(_work(row), "run"):
-            if self._spans.key_of(span) == row.id:
-                self._spans.end(span.number, row.status, reason=row.reason)
+        if (span := self._spans.find(_work(row), "run", row.id)) is not None:
+            self._spans.end(span.number, row.status, reason=row.reason)
 
 
 def _work(row: RunRow) -> str:
