@@ -162,3 +162,29 @@ async def test_the_request_for_a_summary_is_step_0() -> None:
 
     assert len(summary) == 1
     assert summary[0]["body"].encode() in [request.raw for request in provider.requests]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+async def test_instructions_that_change_with_every_request_do_not_store_the_conversation_again(
+    dialect: Dialect,
+) -> None:
+    class Clock(Talking):
+        asked = 0
+
+        def get_instructions(self) -> str:
+            type(self).asked += 1
+            return f"It is {self.asked} o'clock."
+
+    turns = 6
+    answers = [Reply(torn(b"".join(dialect.events(["Yes."])))) for _ in range(turns)]
+    async with providing(*answers) as provider:
+        cls = talker(dialect.model(provider.port), base=Clock)
+        async with talking(cls) as one:
+            agent = await one.world.get_agent(cls, "t")
+            done = [await agent.send(f"message {number}") for number in range(turns)]
+            operator = Admin(one.world.node)
+            found = await operator.sql("Talker:t", "SELECT count(*) FROM sapwood_sent_messages", [])
+            bodies = [(await operator.explain("Talker:t", turn.id, 1))["requests"][0]["body"] for turn in done]
+
+        assert found["rows"][0][0] <= 2 * turns
+        assert [body.encode() for body in bodies] == [request.raw for request in provider.requests]

@@ -12,7 +12,7 @@ import msgspec
 
 from sapwood.capabilities.redaction import Redaction
 from sapwood.capabilities.spans import Spans
-from sapwood.chat.store.sent_body import split
+from sapwood.chat.store.sent_body import SentBody, split
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.storage.migrations import Schema
@@ -96,18 +96,17 @@ class RequestRecords:
 
     def _write_one(self, sent: Sent) -> None:
         taken = split(sent.body)
+        # The first message is a text of its own: it may be instructions that change with every request.
+        first, messages = taken.messages[:1], taken.messages[1:]
         chain = self._read_chain() if self._chain is None else self._chain
-        digests = [_digest(message) for message in taken.messages]
+        digests = [_digest(message) for message in messages]
         same = _common(chain, digests)
         fields = [_digest(text) for text in taken.texts]
         self._add_texts(dict(zip(fields, taken.texts, strict=True)))
-        self._add_texts(dict(zip(digests[same:], taken.messages[same:], strict=True)))
+        self._add_texts({_digest(text): text for text in first})
+        self._add_texts(dict(zip(digests[same:], messages[same:], strict=True)))
         self._extend(digests, same)
-        names = iter(fields)
-        parts = [
-            part if part is None else part.decode() if isinstance(part, bytes) else [next(names)]
-            for part in taken.parts
-        ]
+        parts = list(_parts(taken, iter(fields)))
         self._database.execute(
             "INSERT INTO sapwood_model_requests (span, url, parts, separator, last) VALUES (?, ?, ?, ?, ?)",
             sent.span,
@@ -174,6 +173,20 @@ class RequestRecords:
             " AND digest NOT IN (SELECT value ->> 0 FROM sapwood_model_requests, json_each(parts) WHERE type = 'array')"
         )
         self._chain, self._known = None, set()
+
+
+def _parts(taken: SentBody, fields: Iterator[str]) -> Iterator[str | list[str] | None]:
+    """Yield the parts of a body as they are stored: literal texts, digests, and `None` for all messages but the first."""
+    for part in taken.parts:
+        if isinstance(part, bytes):
+            yield part.decode()
+        elif part is not None:
+            yield [next(fields)]
+        else:
+            yield [_digest(taken.messages[0])]
+            if len(taken.messages) > 1:
+                yield taken.separator.decode()
+                yield None
 
 
 def _digest(text: bytes) -> str:
