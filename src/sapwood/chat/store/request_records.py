@@ -176,7 +176,7 @@ class RequestRecords:
 
 
 def _parts(taken: SentBody, fields: Iterator[str]) -> Iterator[str | list[str] | None]:
-    """Yield the parts of a body as they are stored: literal texts, digests, and `None` for all messages but the first."""
+    """Yield the parts of a body as stored: literal texts, digests, and `None` for all messages but the first."""
     for part in taken.parts:
         if isinstance(part, bytes):
             yield part.decode()
