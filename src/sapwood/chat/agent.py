@@ -22,6 +22,7 @@ from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.tools.tools import check_approvers, check_tools
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import POLICIES, Intake
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.namespace import Namespace
 from sapwood.runs.tables.question import user_of_code
@@ -183,6 +184,10 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     async def _sapwood_drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""
         await self._actor.of(Conversation).driver.drive(number)
+
+    async def _sapwood_leave_limit(self, turn: str) -> None:
+        """Note that a turn no longer waits for a limit; the framework's own."""
+        await self._actor.of(LimitWaits).leave(turn)
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""

@@ -13,6 +13,7 @@ from sapwood.chat.store.record import DRIVE
 from sapwood.chat.tools.tools import approvers_of, check_approvers
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.runs.default_hooks import DefaultHooks
@@ -48,6 +49,9 @@ class ChatHooks(DefaultHooks):
             self._actor.of(Conversation).gave_up(arguments["number"], error)
         else:
             super().fiber_failed(method, arguments, error)
+
+    async def limit_settled(self, turn: str) -> None:
+        self._actor.of(LimitWaits).settle(turn)
 
     def post_result(self, run: Run[Any]) -> None:
         self._actor.of(Intake).note_run(run)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from sapwood.errors import OverLimit
 from sapwood.kernel.trees.usage import Spent
 
 OPEN = ("queued", "running", "waiting")
@@ -45,6 +46,11 @@ class TurnRow(NamedTuple):
     @property
     def is_open(self) -> bool:
         return self.status in OPEN
+
+    @property
+    def waits_for_limit(self) -> bool:
+        """Whether it waits until a person allows more of a limit."""
+        return self.status == "waiting" and self.reason == OverLimit.code
 
     @property
     def stream(self) -> str:

@@ -34,15 +34,17 @@ from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.custom_responder import CustomResponder, ResponseFailed
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
 from sapwood.chat.turn.model_requests import LOOP, ModelRequests, ModelStalled, reason_of
-from sapwood.errors import Refused, SapwoodError, Unavailable
+from sapwood.errors import OverLimit, Refused, SapwoodError, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.copier import json_to_copy
 from sapwood.kernel.marshal.disclosure import as_stored, with_reference
 from sapwood.kernel.marshal.exceptions import describe, mistake
 from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.trees.budgets import Extensible
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.wire.chat import recovering
@@ -75,6 +77,8 @@ class ActiveTurn(CancellableTurn):
         self._asking = ModelRequests(actor, self)
         self._delegating = actor.of(AgentToolCalls)
         self._steering = actor.of(MidTurnMessages)
+        self._limits = actor.of(LimitWaits)
+        self._waits_for_limit = False
         self._end = end
         self._loop: LoopTurn | None = None
         """What the loop needs of the agent; `None` if the agent overrides `respond`."""
@@ -138,10 +142,25 @@ class ActiveTurn(CancellableTurn):
         if self._steering.join(self.number):
             self._record.tell_all()
             history = self._transcript.history()
-        await self._shorten(row, self._loop, history)
-        await self._ask(self.going_on(), self._loop, self._transcript.history())
+        try:
+            self._limits.check(row)
+            await self._shorten(row, self._loop, history)
+            await self._ask(self.going_on(), self._loop, self._transcript.history())
+        except Extensible as reached:
+            return await self._wait_for_limit(reached)
         self._actor.check_live()
         return await self._act(self.going_on(), self._loop, self._transcript.history())
+
+    async def _wait_for_limit(self, reached: Extensible) -> str:
+        """Have a person asked to allow more of a limit, and wait for the answer."""
+        self._actor.check_live()
+        row = self.going_on()
+        self._stream.flush()
+        self._stream.forget_from(row.steps + 1)
+        await self._limits.ask(row, reached)
+        self.going_on()
+        self._waits_for_limit = True
+        return "waiting"
 
     def start_runs(self) -> list[tuple[str, str]]:
         """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""
@@ -166,7 +185,8 @@ class ActiveTurn(CancellableTurn):
             said = self._stream.stored(self.number)
             if said and said[-1]["type"] != "finish-step":
                 self._stream.put({"type": "finish-step"})
-        await self._end(self.number, status)
+        reason = OverLimit.code if status == "waiting" and self._waits_for_limit else None
+        await self._end(self.number, status, reason=reason)
 
     async def fail(self, error: Exception) -> str:
         """End a turn that went wrong, or was cancelled; return which."""

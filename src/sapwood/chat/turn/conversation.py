@@ -21,6 +21,7 @@ from sapwood.chat.turn.cancellation import CLEARED, Interrupts
 from sapwood.chat.turn.fiber_driver import FiberDriver
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.tool_answers import Answers
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
@@ -48,6 +49,7 @@ class Conversation:
         """End a turn or leave it waiting for an answer, and start what follows."""
         if await self._ending.end(number, status, error, reason) == "waiting":
             self._actor.of(Answers).maybe_go_on(number)
+            self._actor.of(LimitWaits).settle(self._record.row(number).id)
         else:
             self._accepting.begin_next()
 

@@ -18,6 +18,7 @@ from sapwood.chat.store.size_limits import over
 from sapwood.chat.store.transcript import unreturned
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.disclosure import for_clients
@@ -78,7 +79,7 @@ class TurnFinish:
         says = self._store(row, status) if row.cancelled != CLEARED else True
         news: dict[str, Any] = {"next_seq": self._stream.next_seq, "recovering_at": None}
         if status == "waiting":
-            self._turns.set(row.number, status="waiting", **news)
+            self._turns.set(row.number, status="waiting", reason=reason, **news)
             self._actor.of(Questions).asked()
             if row.run is not None:
                 self._actor.of(RunExecutor).rests(row.run)
@@ -189,6 +190,7 @@ class TurnFinish:
             reason = reason or self._interrupts.reason(row) or CANCELLED
         self._interrupts.why.pop(row.number, None)
         self._turns.end(row.number, status, error, reason, **news)
+        self._actor.of(LimitWaits).ended(row)
         self.count_end(status)
         if row.cancelled == CLEARED:
             self._actor.of(RequestRecords).delete_turns()

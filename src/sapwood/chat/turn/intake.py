@@ -66,7 +66,7 @@ class Intake:
         # A notice that no client asked for now neither gets lost nor stops a turn.
         policy = "queue" if regenerate or is_notice else self._agent.concurrency
         queued = self._turns.queued()
-        busy = self._turns.running() is not None or not all(map(_is_notice, queued))
+        busy = self._turns.running() is not None or self._waits_for_limit() or not all(map(_is_notice, queued))
         if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
             raise Refused(f"Too many queued turns: {len(queued)}. Send the message again when some of them have ended.")
         for message in messages:
@@ -93,6 +93,8 @@ class Intake:
             running = self._turns.running()
             if running is not None:
                 self._actor.of(Interrupts).cancel(running)
+            elif self._waits_for_limit():
+                self._ending.close_waiting("cancelled")
         if busy and new:
             self._record.tell_all(sender=sender)
         if policy == "debounce":
@@ -184,11 +186,20 @@ class Intake:
             self._begin(first, sender if len(queued) == 1 else None)
 
     def first(self) -> TurnRow | None:
-        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question."""
+        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question.
+
+        All wait for a turn that waits until a person allows more of a limit: they would have to wait for the same.
+        """
         queued = self._turns.queued()
+        if self._waits_for_limit():
+            return None
         if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
             return None
         return queued[0]
+
+    def _waits_for_limit(self) -> bool:
+        waiting = self._turns.waiting()
+        return waiting is not None and waiting.waits_for_limit
 
     def _awaits_answer(self) -> bool:
         waiting = self._turns.waiting()

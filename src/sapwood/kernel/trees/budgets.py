@@ -36,15 +36,19 @@ class Budget:
     field: Field
     limit: float | Per
 
-    def check(self, request: ModelRequest, used: int, reserved: int) -> None:
-        """Refuse a request that does not fit beside what is used and reserved, in tokens or nanodollars."""
+    def check(self, request: ModelRequest, used: int, reserved: int, extra: int = 0) -> None:
+        """Refuse a request that does not fit beside what is used and reserved, in tokens or nanodollars.
+
+        A person has allowed `extra` beside the amount. Raises `Extensible` if a person may be asked for more.
+        """
         asked = request.tokens if self.field == "tokens" else request.nanodollars
         if asked is None:
             raise self._over(
                 request,
                 f"its price is unknown, so {self} cannot be enforced. Set the price with Settings(prices=…).",
             )
-        if used + reserved + asked <= self.amount:
+        missing = used + reserved + asked - self.amount - extra
+        if missing <= 0:
             return
         now = self.owner.host.clock.now()
         end = f" The period ends at {self.limit.end(now)}." if isinstance(self.limit, Per) else ""
@@ -52,14 +56,19 @@ class Budget:
         wait = self.limit.span(now).ends_at - now if isinstance(self.limit, Per) and asked <= self.amount else None
         if self.field == "tokens":
             also = f" and {reserved} reserved" if reserved else ""
+            allowed = f"; a person has allowed {extra} more" if extra else ""
             text = (
-                f"the request takes up to {asked} tokens, and of {self} {used} are used{also}.{end} Reserved for an "
-                "answer are max_tokens of the model's settings, or 4096."
+                f"the request takes up to {asked} tokens, and of {self} {used} are used{also}{allowed}.{end} "
+                "Reserved for an answer are max_tokens of the model's settings, or 4096."
             )
         else:
-            also = f" and {_money(reserved)} reserved" if reserved else ""
-            text = f"the request costs up to {_money(asked)}, and of {self} {_money(used)} are spent{also}.{end}"
-        raise self._over(request, text, wait)
+            also = f" and {money(reserved)} reserved" if reserved else ""
+            allowed = f"; a person has allowed {money(extra)} more" if extra else ""
+            text = f"the request costs up to {money(asked)}, and of {self} {money(used)} are spent{also}{allowed}.{end}"
+        refusal = self._over(request, text, wait)
+        if isinstance(self.limit, Per) and self.limit.extend_by is not None:
+            raise Extensible(self, missing, refusal)
+        raise refusal
 
     def warning(self, used: int) -> LimitWarning | None:
         """Return that so much is used of the current period, in tokens or nanodollars, if a warning is due."""
@@ -86,7 +95,10 @@ class Budget:
     @property
     def amount(self) -> int:
         """The limit in tokens or nanodollars."""
-        amount = self.limit.amount if isinstance(self.limit, Per) else self.limit
+        return self.in_unit(self.limit.amount if isinstance(self.limit, Per) else self.limit)
+
+    def in_unit(self, amount: float) -> int:
+        """Return tokens, or dollars as nanodollars."""
         return round(amount * NANO) if self.field == "dollars" else int(amount)
 
     def __str__(self) -> str:
@@ -102,6 +114,17 @@ class Budget:
         )
 
 
+class Extensible(Exception):
+    """A request does not fit into a limit, but a person may allow more."""
+
+    def __init__(self, budget: Budget, missing: int, refusal: OverLimit) -> None:
+        super().__init__(str(refusal))
+        self.budget = budget
+        self.missing = missing
+        """How much more the request needs, in tokens or nanodollars."""
+        self.refusal = refusal
+
+
 def budgets_of(actor: Actor) -> list[Budget]:
     """Return the limits on tokens and dollars for an agent, root first: each at the highest agent that has it."""
     if actor.limits.tokens is None and actor.limits.dollars is None:
@@ -114,5 +137,5 @@ def budgets_of(actor: Actor) -> list[Budget]:
     return found
 
 
-def _money(nanodollars: int) -> str:
+def money(nanodollars: int) -> str:
     return f"${nanodollars / NANO:.9g}"

@@ -37,6 +37,10 @@ class RunHooks(ClientHooks, Protocol):
         """Return what executes the runs of the agent."""
         ...
 
+    async def limit_settled(self, turn: str) -> None:
+        """Resume a turn that waited until a person allowed more of a limit."""
+        ...
+
     def post_result(self, run: Run[Any]) -> None:
         """Post the result of a run, or that it was interrupted, to the conversation of the agent."""
         ...

@@ -15,11 +15,11 @@ from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.trees.tree import tree_of
+from sapwood.roles import ANY_CLIENT
 from sapwood.runs.execution.access_gates import Gates, Path, Shut, report_failed_hook
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.execution.run_hooks import class_hooks
 from sapwood.runs.tables.question import (
-    ANY_CLIENT,
     NOT_ALLOWED,
     Answer,
     Approvers,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from sapwood.address import PathSegment
 from sapwood.kernel.marshal.call import OPERATOR, current
 from sapwood.kernel.marshal.json_schemas import problem_of
+from sapwood.roles import AnyClient, Roles
 
 Kind: TypeAlias = Literal["approval", "client", "choice", "text", "form"]
 
@@ -108,22 +109,9 @@ class Answer:
     """Other arguments, a reason, the result of the tool or the answer to what code asks, or the error."""
 
 
-class AnyClient:
-    """The type of `ANY_CLIENT`."""
-
-    def __repr__(self) -> str:
-        return "ANY_CLIENT"
-
-
-ANY_CLIENT: Final = AnyClient()
-"""Every client that the gates of the agent admit may answer: the users of the conversation themselves."""
-
 Verdict: TypeAlias = bool | str
 """`True` allows. `False` refuses, and a text refuses with a reason."""
 Rule: TypeAlias = Callable[[Any, Question], Verdict | Awaitable[Verdict]]
-Roles: TypeAlias = AnyClient | str | Sequence[str]
-"""Who may answer a question that code asks: `ANY_CLIENT`, or one role or several."""
-
 Approvers: TypeAlias = Roles | Rule
 """Who may approve the calls of a tool: `ANY_CLIENT`, one role or several, or a function of user and question."""
 
