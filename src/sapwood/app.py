@@ -20,6 +20,8 @@ from sapwood.capabilities.due_work import begin_due, when_started
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_spans
 from sapwood.chat.models.genai_metrics import GenAiMetrics
+from sapwood.chat.models.user_ledger import UserLedger
+from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
 from sapwood.errors import StoredDataError, UsageError
@@ -99,6 +101,9 @@ class App:
     (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`), which are both JSON, or
     the name of a tool or fiber (`redact("name", text)`).
 
+    `user_limits` receives the id of a user, and returns the `Limits` on the tokens and dollars of everything that is
+    done for this user, in all trees, or `None` for no limit. It may be async.
+
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
     your program, write `Path(__file__).with_name("page")`. If the app is mounted in another app, serve the files there.
@@ -115,6 +120,7 @@ class App:
         authenticate: Callable[[HTTPConnection], Any] | None = None,
         authorize: Callable[[Any, Address, str], Any] | None = None,
         redact: Redact | None = None,
+        user_limits: GetLimits | None = None,
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: Runtime | None = None,
@@ -124,6 +130,8 @@ class App:
             raise UsageError(f"App(agents=…) must be a list of agent classes. Write agents=[{agents.__name__}].")
         if settings is not None and not isinstance(cast(object, settings), Settings):
             raise UsageError(f"App(settings=…) must be Settings(…), got a {type(settings).__name__}.")
+        if user_limits is not None and authenticate is None:
+            raise UsageError("App(user_limits=…) needs authenticate, which returns the users.")
         if pages is not None and not Path(pages).is_dir():
             raise UsageError(f"App(pages=…) must be an existing folder, got {str(pages)!r}.")
         self.agents = tuple(agents)
@@ -132,6 +140,7 @@ class App:
         self.authenticate = authenticate
         self.authorize = authorize
         self.redact = redact
+        self.user_limits = user_limits
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
@@ -188,11 +197,13 @@ class App:
             node.read_models = READ_MODELS
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
+            node.shared(UserLimits).function = self.user_limits
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
             stack.push_async_callback(node.stop)
-            roots = tuple(known(cls) for cls in self.agents)
+            classes = self.agents if self.user_limits is None else (*self.agents, UserLedger)
+            roots = tuple(known(cls) for cls in classes)
             for root in roots:
                 node.check_deps(root)
             if self.driver is not None:
@@ -293,7 +304,7 @@ class App:
                 self._gateway = Gateway(
                     self.node,
                     lambda actor: actor.of(Connections),
-                    authenticate=self.authenticate,
+                    authenticate=self.authenticate if self.user_limits is None else with_id(self.authenticate),
                     authorize=self.authorize,
                     pages=None if self.pages is None else str(self.pages),
                 )

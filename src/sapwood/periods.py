@@ -66,9 +66,7 @@ class Per:
             raise UsageError(f"Per(extend_by={self.extend_by!r}): expected a number above 0, or None.")
         if self.approvers is not None:
             if self.extend_by is None:
-                raise UsageError(
-                    f"Per(approvers={self.approvers!r}) needs extend_by, or no question is asked."
-                )
+                raise UsageError(f"Per(approvers={self.approvers!r}) needs extend_by, or no question is asked.")
             roles = stored_roles(self.approvers)
             object.__setattr__(self, "approvers", self.approvers if roles == () else roles)
 

@@ -144,6 +144,7 @@ class Replicated(World):
             deps=given.deps,
             authenticate=given.authenticate,
             authorize=given.authorize,
+            user_limits=given.user_limits,
             pages=given.pages,
             settings=self.settings,
             runtime=MemoryRuntime(self.settings, self.clock, self.points, storage, self.timings),

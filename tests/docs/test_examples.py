@@ -63,7 +63,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "'Scout: 5 x scripted'",
             "of the tokens are used, until Monday.",
             "of Limits(tokens=Per('week', 1000, warn_at=0.5)) for Household:home and all agents under it",
-            "waiting over_limit\nOffice:berlin and all agents under it have reached their limit of $0.01 per month until",
+            "waiting over_limit\nOffice:berlin and all agents under it have reached their limit of $0.01 per month",
             "more in this month?\nanswer: The room is booked.",
         ],
         ["failed over_limit - Expedition:north cannot call scripted", "1 model of its own, $0.00"],

@@ -14,6 +14,7 @@ from sapwood.chat.chat_conversation import ChatConversation
 from sapwood.chat.chat_hooks import ChatHooks
 from sapwood.chat.chat_turns import ChatTurns, messages_of
 from sapwood.chat.models.model_check import check_class
+from sapwood.chat.models.user_ledger import TurnUsage
 from sapwood.chat.store.chunks import Chunk
 from sapwood.chat.store.outputs import Output, declare
 from sapwood.chat.store.transcript import UIMessage
@@ -23,6 +24,7 @@ from sapwood.chat.tools.tools import check_approvers, check_tools
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import POLICIES, Intake
 from sapwood.chat.turn.limit_waits import LimitWaits
+from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.namespace import Namespace
 from sapwood.runs.tables.question import user_of_code
@@ -188,6 +190,10 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     async def _sapwood_leave_limit(self, turn: str) -> None:
         """Note that a turn no longer waits for a limit; the framework's own."""
         await self._actor.of(LimitWaits).leave(turn)
+
+    async def _sapwood_settle_user(self, settlement: tuple[str, TurnUsage]) -> None:
+        """Settle with the ledger of a user; the framework's own."""
+        await self._actor.of(UserReservations).settle_again(*settlement)
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""

@@ -97,7 +97,8 @@ class ActiveTurn(CancellableTurn):
         if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
             self._stream.begin(row)
         if again:
-            self._asking.put_right(row)
+            await self._asking.put_right(row)
+            self._actor.check_live()
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)

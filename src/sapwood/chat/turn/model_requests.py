@@ -23,6 +23,7 @@ from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.replay import Replay
 from sapwood.chat.turn.request_owner import owner_of
 from sapwood.chat.turn.step_record import StepRecord
+from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
@@ -106,6 +107,7 @@ class ModelRequests:
         """What the last request to a model raised."""
         self._timer: RequestTimer | None = None
         """Counts the request that is under way, for `/metrics`."""
+        self._users = actor.of(UserReservations)
         tree = tree_of(actor)
         self._spending = tree.spending
         self._step = StepRecord(actor, running)
@@ -208,8 +210,9 @@ class ModelRequests:
         self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
 
-    def put_right(self, row: TurnRow) -> None:
-        """A turn is begun again: the process may have ended before the root knew of the last request."""
+    async def put_right(self, row: TurnRow) -> None:
+        """A turn is begun again: the process may have ended before the root or the user's ledger knew of a request."""
+        await self._users.put_right(row)
         if self._actor.parent is None:
             return  # it is one database, and was one commit
         self._spending.put_right(self._actor, run_of(row, self._actor), row.spent())
@@ -219,11 +222,17 @@ class ModelRequests:
         limits = self._actor.limits
         if limits.tokens is None and limits.dollars is None:
             return
+        names, tokens, nanodollars = self._estimate(turn, messages, limits.dollars is not None)
+        self._reserved = self._spending.reserve(self._actor, tokens, nanodollars, names)
+
+    def _estimate(
+        self, turn: LoopTurn, messages: Sequence[ModelMessage], has_price: bool
+    ) -> tuple[str, int, int | None]:
+        """Return the models that may answer, and the tokens and nanodollars that a request may use at most."""
         read, written = token_estimates.read(turn, messages), token_estimates.written(turn)
-        cost = None if limits.dollars is None else prices.most(turn.asked, read, written, turn.prices)
+        cost = prices.most(turn.asked, read, written, turn.prices) if has_price else None
         names = " or ".join(name for _, name in prices.models_of(turn.asked))
-        nanodollars = None if cost is None else ceil(cost * NANO)
-        self._reserved = self._spending.reserve(self._actor, read + written, nanodollars, names)
+        return names, read + written, None if cost is None else ceil(cost * NANO)
 
     def _release(self) -> None:
         if self._reserved is not None:
@@ -231,6 +240,30 @@ class ModelRequests:
             self._reserved = None
 
     async def _provided(
+        self,
+        row: TurnRow,
+        turn: LoopTurn,
+        messages: Sequence[ModelMessage],
+        step: int | None,
+        ask: Callable[[CancellationToken], Awaitable[T]],
+    ) -> T:
+        """Ask the provider, with a reservation for the user if there are limits of users."""
+        if not self._users.is_on:
+            return await self._asked(row, turn, messages, step, ask)
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+
+        async def pause(seconds: float) -> None:
+            await limiter.pause(seconds, self._waits, self._running.stopped)
+            self._actor.check_live()
+            self._running.going_on()
+
+        def estimate(has_price: bool) -> tuple[str, int, int | None]:
+            return self._estimate(turn, messages, has_price)
+
+        async with self._users.reserved(row, self._running.stopped, pause, estimate):
+            return await self._asked(row, turn, messages, step, ask)
+
+    async def _asked(
         self,
         row: TurnRow,
         turn: LoopTurn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sapwood.errors import OverLimit
 from sapwood.kernel.actors.actor import Actor
@@ -42,32 +42,18 @@ class Budget:
         A person has allowed `extra` beside the amount. Raises `Extensible` if a person may be asked for more.
         """
         asked = request.tokens if self.field == "tokens" else request.nanodollars
-        if asked is None:
-            raise self._over(
-                request,
-                f"its price is unknown, so {self} cannot be enforced. Set the price with Settings(prices=…).",
-            )
-        missing = used + reserved + asked - self.amount - extra
-        if missing <= 0:
-            return
         now = self.owner.host.clock.now()
-        end = f" The period ends at {self.limit.end(now)}." if isinstance(self.limit, Per) else ""
-        # If the request alone is too large, the next period does not help.
-        wait = self.limit.span(now).ends_at - now if isinstance(self.limit, Per) and asked <= self.amount else None
-        if self.field == "tokens":
-            also = f" and {reserved} reserved" if reserved else ""
-            allowed = f"; a person has allowed {extra} more" if extra else ""
-            text = (
-                f"the request takes up to {asked} tokens, and of {self} {used} are used{also}{allowed}.{end} "
-                "Reserved for an answer are max_tokens of the model's settings, or 4096."
-            )
-        else:
-            also = f" and {money(reserved)} reserved" if reserved else ""
-            allowed = f"; a person has allowed {money(extra)} more" if extra else ""
-            text = f"the request costs up to {money(asked)}, and of {self} {money(used)} are spent{also}{allowed}.{end}"
-        refusal = self._over(request, text, wait)
-        if isinstance(self.limit, Per) and self.limit.extend_by is not None:
-            raise Extensible(self, missing, refusal)
+        short = shortage(self.field, self.limit, self._whose, asked, used, reserved, extra, now=now)
+        if short is None:
+            return
+        refusal = OverLimit(
+            f"{request.actor.address} cannot call {request.model}: {short.text}",
+            path=self.owner.address.segments,
+            limit=self.field,
+            retry_after=short.retry_after,
+        )
+        if short.missing is not None and isinstance(self.limit, Per) and self.limit.extend_by is not None:
+            raise Extensible(self, short.missing, refusal)
         raise refusal
 
     def warning(self, used: int) -> LimitWarning | None:
@@ -95,23 +81,14 @@ class Budget:
     @property
     def amount(self) -> int:
         """The limit in tokens or nanodollars."""
-        return self.in_unit(self.limit.amount if isinstance(self.limit, Per) else self.limit)
+        return in_unit(self.field, self.limit)
 
-    def in_unit(self, amount: float) -> int:
-        """Return tokens, or dollars as nanodollars."""
-        return round(amount * NANO) if self.field == "dollars" else int(amount)
+    @property
+    def _whose(self) -> str:
+        return f"{self.owner.address} and all agents under it"
 
     def __str__(self) -> str:
-        limit = repr(self.limit) if isinstance(self.limit, Per) else f"{self.limit:.15g}"
-        return f"Limits({self.field}={limit}) for {self.owner.address} and all agents under it"
-
-    def _over(self, request: ModelRequest, text: str, wait: float | None = None) -> OverLimit:
-        return OverLimit(
-            f"{request.actor.address} cannot call {request.model}: {text}",
-            path=self.owner.address.segments,
-            limit=self.field,
-            retry_after=wait,
-        )
+        return named(self.field, self.limit, self._whose)
 
 
 class Extensible(Exception):
@@ -135,6 +112,70 @@ def budgets_of(actor: Actor) -> list[Budget]:
             above = () if one.parent is None else each(getattr(one.parent.limits, field))
             found += [Budget(one, field, limit) for limit in each(getattr(one.limits, field)) if limit not in above]
     return found
+
+
+class Shortage(NamedTuple):
+    """Why a request does not fit into a limit."""
+
+    text: str
+    missing: int | None
+    """How much more it needs, in tokens or nanodollars. `None` if its price is unknown."""
+    retry_after: float | None
+    """Seconds until it may fit. `None` if a wait does not help."""
+
+
+def shortage(
+    field: Field,
+    limit: float | Per,
+    whose: str,
+    asked: int | None,
+    used: int,
+    reserved: int,
+    extra: int = 0,
+    *,
+    now: float,
+) -> Shortage | None:
+    """Return why a request does not fit beside what is used and reserved; `None` if it fits.
+
+    Amounts are in tokens or nanodollars. `extra` was allowed beside the limit.
+    """
+    name, amount = named(field, limit, whose), in_unit(field, limit)
+    if asked is None:
+        text = f"its price is unknown, so {name} cannot be enforced. Set the price with Settings(prices=…)."
+        return Shortage(text, None, None)
+    missing = used + reserved + asked - amount - extra
+    if missing <= 0:
+        return None
+    end = f" The period ends at {limit.end(now)}." if isinstance(limit, Per) else ""
+    # If the request alone is too large, the next period does not help.
+    wait = limit.span(now).ends_at - now if isinstance(limit, Per) and asked <= amount else None
+    if field == "tokens":
+        also = f" and {reserved} reserved" if reserved else ""
+        allowed = f"; a person has allowed {extra} more" if extra else ""
+        text = (
+            f"the request takes up to {asked} tokens, and of {name} {used} are used{also}{allowed}.{end} "
+            "Reserved for an answer are max_tokens of the model's settings, or 4096."
+        )
+    else:
+        also = f" and {money(reserved)} reserved" if reserved else ""
+        allowed = f"; a person has allowed {money(extra)} more" if extra else ""
+        text = f"the request costs up to {money(asked)}, and of {name} {money(used)} are spent{also}{allowed}.{end}"
+    return Shortage(text, missing, wait)
+
+
+def named(field: Field, limit: float | Per, whose: str) -> str:
+    """Return a limit as errors name it."""
+    return (
+        f"Limits({field}={limit!r}) for {whose}"
+        if isinstance(limit, Per)
+        else f"Limits({field}={limit:.15g}) for {whose}"
+    )
+
+
+def in_unit(field: Field, limit: float | Per) -> int:
+    """Return a limit in tokens, or in nanodollars."""
+    amount = limit.amount if isinstance(limit, Per) else limit
+    return round(amount * NANO) if field == "dollars" else int(amount)
 
 
 def money(nanodollars: int) -> str:

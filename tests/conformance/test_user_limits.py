@@ -1,0 +1,181 @@
+"""Limits of users: what is done for one user in all trees is counted in one ledger, and refused in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import pytest
+from tests.conformance.drivers import running
+from tests.machine import patience
+
+from sapwood import Agent, App, ChatAgent, Limits, Per, Turn, Unavailable, agent_tool
+from sapwood.chat.models.token_estimates import OVERHEAD
+from sapwood.chat.models.user_ledger import UserLedger
+from sapwood.chat.models.user_limits import ledger_name
+from sapwood.chat.turn.intake import Intake
+from sapwood.errors import UsageError
+from sapwood.testing import ScriptedModel, World, call, text
+
+pytestmark = pytest.mark.core("workers", "cluster", "temporal")
+
+MOST = 60
+STEP = OVERHEAD + 4 + MOST
+ONE = STEP + 20
+"""A budget for one answer."""
+AT = datetime(2027, 3, 1, 20, tzinfo=UTC)
+
+
+class Desk(ChatAgent):
+    """Answers a user."""
+
+    model_settings: ClassVar[Any] = {"max_tokens": MOST}
+    model = ScriptedModel(text("one two"), each=True)
+
+    async def ask(self, user: str, id: str | None = None) -> tuple[str, str | None, str | None]:
+        """Answer as if the user had sent a message by a client."""
+        row = self._actor.of(Intake).ask(
+            [{"role": "user", "parts": [{"type": "text", "text": "go"}]}], user=user, id=id
+        )
+        turn: Turn[Any] = await self.turns.wait(row.id)
+        return turn.status, turn.reason, turn.error
+
+
+class Helper(ChatAgent):
+    """Helps."""
+
+    model_settings: ClassVar[Any] = {"max_tokens": MOST}
+    model = ScriptedModel(text("help"), each=True)
+
+
+class Team(Desk):
+    """Has a helper."""
+
+    model = ScriptedModel(call("helper", message="go"), text("done"), each=True)
+    tools = (agent_tool(Helper),)
+
+
+@asynccontextmanager
+async def users(
+    limits: Callable[[str], Any], *agents: type[Agent[Any]], **settings: Any
+) -> AsyncGenerator[World, None]:
+    app = App(agents=agents or (Desk, Team), authenticate=lambda request: "ann", user_limits=limits)
+    async with asyncio.timeout(patience()), running(app, prices={"scripted": (1.0, 1.0)}, **settings) as world:
+        world.clock.jump(AT)
+        yield world
+
+
+async def used(world: World, user: str) -> int:
+    """Return the tokens that are counted for a user in all."""
+    ledger = await world.get_agent(UserLedger, ledger_name(user))
+    return (await ledger.used()).get(" 0", (0, 0))[0]
+
+
+async def spent(agent: Any) -> int:
+    return sum(one["input_tokens"] + one["output_tokens"] for one in (await agent.spending.total()).values())
+
+
+@pytest.mark.parametrize("limits", [Limits(tokens=ONE), Limits(dollars=Per("day", ONE / 1e6))])
+async def test_a_limit_of_a_user_holds_in_all_trees_together_and_not_for_others(limits: Limits) -> None:
+    async with users(lambda user: limits) as world:
+        first, second = await world.get_agent(Desk, "a"), await world.get_agent(Desk, "b")
+        assert (await first.ask("ann"))[0] == "completed"
+        status, reason, error = await second.ask("ann")
+        assert (status, reason) == ("failed", "over_limit")
+        assert "for the user 'ann'" in str(error)
+        assert (await second.ask("bob"))[0] == "completed"
+        assert await used(world, "ann") == await spent(first)
+
+
+async def test_the_next_period_has_a_budget_of_its_own_and_the_error_names_its_end() -> None:
+    async with users(lambda user: Limits(tokens=Per("day", ONE))) as world:
+        agent = await world.get_agent(Desk, "a")
+        assert (await agent.ask("ann"))[0] == "completed"
+        assert "The period ends at 2027-03-02T00:00:00+00:00." in str((await agent.ask("ann"))[2])
+        await world.clock.advance(4 * 3600)
+        assert (await agent.ask("ann"))[0] == "completed"
+
+
+async def test_what_sub_agents_do_counts_for_the_user_whose_message_began_it() -> None:
+    async with users(lambda user: Limits(tokens=100 * ONE)) as world:
+        agent = await world.get_agent(Team, "t")
+        assert (await agent.ask("ann"))[0] == "completed"
+        rows = await agent.spending.list()
+        assert {row.agent[-1].type for row in rows} == {"Team", "Helper"}
+        assert await used(world, "ann") == await spent(agent)
+
+
+async def test_a_user_without_limits_has_no_ledger() -> None:
+    async def none(user: str) -> Limits | None:
+        return None
+
+    async with users(none) as world:
+        agent = await world.get_agent(Desk, "a")
+        assert (await agent.ask("ann"))[0] == "completed"
+        assert await used(world, "ann") == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(runs_at_once=1), Limits(tokens=Per("day", 5, extend_by=1)), Limits(tokens=Per("day", 5, warn_at=1)), 5],
+)
+async def test_a_limit_that_users_cannot_have_fails_the_turn(limits: Any) -> None:
+    async with users(lambda user: limits) as world:
+        agent = await world.get_agent(Desk, "a")
+        assert (await agent.ask("ann"))[0] == "failed"
+
+
+def test_limits_of_users_need_users() -> None:
+    with pytest.raises(UsageError, match="needs authenticate"):
+        App(agents=[Desk], user_limits=lambda user: None)
+
+
+@pytest.mark.parametrize("id", ["ann", "", "a\0b", "x" * 600, "\ud800", "sha256-", "Ä/ö:%"])
+def test_any_text_is_the_id_of_one_ledger(id: str) -> None:
+    from sapwood.address import checked_name
+
+    assert checked_name(ledger_name(id))
+    assert ledger_name(id) != ledger_name(id + ".")
+
+
+async def test_requests_in_progress_in_two_trees_cannot_exceed_the_limit_together() -> None:
+    gate = asyncio.Event()
+
+    class Slow(Desk):
+        model = ScriptedModel(text("one two", gate=gate), each=True)
+
+    async with users(lambda user: Limits(tokens=ONE), Slow) as world:
+        first, second = await world.get_agent(Slow, "a"), await world.get_agent(Slow, "b")
+        one = asyncio.create_task(first.ask("ann"))
+        await world.until(lambda: len(Slow.model.asked) == 1)
+        status, reason, error = await second.ask("ann")
+        assert (status, reason) == ("failed", "over_limit")
+        assert f"{STEP} reserved" in str(error)
+        gate.set()
+        assert (await one)[0] == "completed"
+
+
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])
+async def test_a_crash_at_any_commit_between_reserve_and_settle_counts_each_request_once(step: int) -> None:
+    nth, passed = 1 - step, True
+    while passed:
+        nth += step
+        async with users(lambda user: Limits(tokens=(Per("month", 3 * ONE), 100 * ONE))) as world:
+            agent = await world.get_agent(Team, "t")
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable):
+                await agent.ask("ann", "turn-1")
+                await world.settled()
+            passed = world.points.passed["committed"] >= before + nth
+            await world.crash()
+            agent = await world.get_agent(Team, "t")
+            assert (await agent.ask("ann", "turn-1"))[0] == "completed"
+            await world.settled()
+            assert await used(world, "ann") == await spent(agent), nth
+            ledger = await world.get_agent(UserLedger, "ann")
+            assert await ledger.reserved() == 0, nth
