@@ -35,6 +35,8 @@ class Timings:
 
     run_cancel_timeout: float = 5.0
     """Seconds that a sub-agent has to end a cancelled run; then it is aborted."""
+    hook_cancel_timeout: float = 2.0
+    """Seconds that the run-level hooks of capabilities have to end when a turn is cancelled, or waits."""
     remote_stop_timeout: float = 5.0
     """Seconds that the destruction of a root waits for other servers to stop its runs there."""
     remote_silence_timeout: float = 60.0

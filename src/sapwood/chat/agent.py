@@ -46,7 +46,16 @@ PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
 """Those that are not awaited."""
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
+    | {
+        "capabilities",
+        "model_settings",
+        "loop",
+        "concurrency",
+        "debounce",
+        "compact_above",
+        "max_messages",
+        "stall_timeout",
+    }
 )
 SHOWN = frozenset({"send"})
 
@@ -69,6 +78,8 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     """The system instructions for the model."""
     tools: ClassVar[Sequence[Any]] = ()
     """Functions and toolsets that the model may use, in addition to the methods marked with `@tool`."""
+    capabilities: ClassVar[Sequence[Any]] = ()
+    """Capabilities of Pydantic AI, in addition to those of `loop`. Run-level hooks mean a turn."""
     output_type: OutputSpec[O] = cast(Any, str)
     """How the model produces the output, where its type in the brackets is not enough: a function, or several types."""
     max_steps: ClassVar[int] = 20

@@ -18,6 +18,7 @@ class ChatBehavior(Protocol):
 
     loop: PydanticAgent[Any, Any] | None
     tools: Sequence[Any]
+    capabilities: Sequence[Any]
     output_type: Any
     model_settings: Any
     max_steps: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -255,6 +255,19 @@ class Transcript:
         )
         self._forget_history()
 
+    def rewrite(self, changes: Mapping[int, ModelMessage]) -> None:
+        """Replace messages that the model sees, by their places in the history."""
+        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
+        for at, message in changes.items():
+            if at >= len(positions):
+                break  # the conversation was cleared
+            body: bytes = _adapter().dump_json([message])
+            self._db.execute(
+                "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), positions[at][0]
+            )
+        if changes:
+            self._forget_history()
+
     def leave_out_files(self) -> bool:
         """Replace files that the model could not be sent by a note; return `False` if there are none.
 
@@ -269,9 +282,8 @@ class Transcript:
 
     def _leave_out(self, first: int, kinds: tuple[type, ...]) -> bool:
         history = self._loaded()
-        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
-        has_changed = False
-        for (position,), (_, message) in zip(positions[first:], history[first:], strict=True):
+        changes: dict[int, ModelMessage] = {}
+        for at, (_, message) in enumerate(history[first:], first):
             if message.kind != "request":
                 continue
             parts = [
@@ -279,14 +291,9 @@ class Transcript:
                 for part in message.parts
             ]
             if parts != list(message.parts):
-                body: bytes = _adapter().dump_json([replace(message, parts=parts)])
-                self._db.execute(
-                    "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), position
-                )
-                has_changed = True
-        if has_changed:
-            self._forget_history()
-        return has_changed
+                changes[at] = replace(message, parts=parts)
+        self.rewrite(changes)
+        return bool(changes)
 
 
 def _without(content: Any, kinds: tuple[type, ...]) -> Any:

@@ -12,6 +12,8 @@ from sapwood.kernel.trees.usage import Spent
 OPEN = ("queued", "running", "waiting")
 JOINED = "[]"
 """What is still to join the conversation with a turn that has begun: nothing."""
+BEGUN, ENDED = "begun", "ended"
+"""How far the run-level hooks of the capabilities of a turn have come."""
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 
@@ -42,6 +44,7 @@ class TurnRow(NamedTuple):
     recovering_at: float | None = None
     created_at: float = 0.0
     ended_at: float | None = None
+    run_hooks: str | None = None
 
     @property
     def is_open(self) -> bool:

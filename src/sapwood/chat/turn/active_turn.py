@@ -24,15 +24,17 @@ from sapwood.capabilities.steps import Work
 from sapwood.chat.models.loop import LoopTurn, ToolResults, output_type_of, text_of
 from sapwood.chat.models.model_check import ModelUnusable, check_model
 from sapwood.chat.models.provider_errors import in_words, retry_after
+from sapwood.chat.models.turn_capabilities import TurnCapabilities
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection, json_of
 from sapwood.chat.store.compaction import BEFORE, cut_of
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turn_rows import BEGUN, TurnRow
 from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal
 from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
+from sapwood.chat.turn.capability_hooks import CapabilityHooks
 from sapwood.chat.turn.custom_responder import CustomResponder, ResponseFailed
 from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
@@ -80,6 +82,7 @@ class ActiveTurn(CancellableTurn):
         self._limits = actor.of(LimitWaits)
         self._waits_for_limit = False
         self._end = end
+        self._hooks = CapabilityHooks(actor, self)
         self._loop: LoopTurn | None = None
         """What the loop needs of the agent; `None` if the agent overrides `respond`."""
 
@@ -111,6 +114,9 @@ class ActiveTurn(CancellableTurn):
         await self._actor.until_leased()
         row = self.going_on()
         if row.output is not None:  # it was about to end when the process died
+            if row.run_hooks == BEGUN:
+                self._loop = self._loop_turn(row)
+                await self._hooks.start(row, self._loop)
             return "completed"
         said = self._stream.stored(self.number)
         if not row.continues and not row.steps and not said:
@@ -124,12 +130,16 @@ class ActiveTurn(CancellableTurn):
             self._loop = self._loop_turn(row)
             await self._transcript.load()
             self._actor.check_live()
+            if not await self._hooks.start(row, self._loop):
+                return "completed"
         return "running"
 
     async def step(self) -> str:
         """Ask the model and run its tools, or do the rest of that; return how the turn stands."""
         await self._actor.until_leased()
         row = self.going_on()
+        if self._loop is not None:
+            self._loop.step = row.steps
         if self._loop is None:
             await CustomResponder(self._actor, self, self._asking).respond(row)
             return "completed"
@@ -181,6 +191,10 @@ class ActiveTurn(CancellableTurn):
 
     async def finish(self, status: str) -> None:
         """End a turn or leave it waiting for an answer."""
+        if status == "completed":
+            await self._hooks.end(self.going_on())
+        await self._hooks.close()
+        self._actor.check_live()
         if status == "waiting":
             self._stream.flush()
             said = self._stream.stored(self.number)
@@ -189,9 +203,20 @@ class ActiveTurn(CancellableTurn):
         reason = OverLimit.code if status == "waiting" and self._waits_for_limit else None
         await self._end(self.number, status, reason=reason)
 
+    async def let_go(self) -> None:
+        """Let go what capabilities hold: this process does not drive the turn any more."""
+        await self._hooks.close()
+
     async def fail(self, error: Exception) -> str:
-        """End a turn that went wrong, or was cancelled; return which."""
+        """End a turn that went wrong, or was cancelled; return which: a capability may have an answer all the same."""
         self._actor.check_live()
+        try:
+            row, cancelled = self._turns.of(self.number), self._interrupts.is_cancelled(self._turns.of(self.number))
+            if row is not None and await self._hooks.fail(row, error, cancelled=cancelled):
+                await self._end(self.number, "completed")
+                return "completed"
+        except Exception as final:  # noqa: BLE001 - a capability may raise another one
+            error = final
         if self._interrupts.is_cancelled(self._turns.of(self.number)):
             await self._end(self.number, "cancelled")
             return "cancelled"
@@ -266,6 +291,8 @@ class ActiveTurn(CancellableTurn):
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            capabilities=TurnCapabilities.of(agent.loop, agent.capabilities),
+            step=row.steps,
             prices=self._actor.host.settings.prices,
         )
 
@@ -314,6 +341,7 @@ class ActiveTurn(CancellableTurn):
         self._stream.flush()
         self._transcript.add(row.message, response)
         self._turns.set(row.number, steps=step)
+        turn.step = step
         self._progressed()
         await self._actor.leave()
 
@@ -382,6 +410,7 @@ class ActiveTurn(CancellableTurn):
         output = json_to_copy(json_of(acted.output), "The output of a turn").decode()
         self._record.output.read(output)  # an output that could not be read again fails here
         self._turns.set(row.number, output=output)
+        self._hooks.made(acted.result)
         self._stream.put({"type": "finish"})
         return "completed"
 

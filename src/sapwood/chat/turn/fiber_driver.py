@@ -113,10 +113,14 @@ class FiberDriver:
             await turn.finish(status)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the turn ended
             status = await turn.fail(error)
-            if status == "cancelled":
+            if status == "completed":
+                pass  # a capability had an answer all the same
+            elif status == "cancelled":
                 span.set(sapwood__turn__status="cancelled")
             else:
                 span.fail(describe(error))
+        finally:
+            await turn.let_go()
         if (row := self._turns.of(turn.number)) is None:
             return False
         return pace.stepped(row.status, waits=row.is_open, reason=row.reason if row.status == "failed" else None)

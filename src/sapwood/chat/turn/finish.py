@@ -114,7 +114,7 @@ class TurnFinish:
         message = assembled(chunks, before or {"id": row.message, "role": "assistant", "parts": []})
         if status in BROKEN_OFF:
             message = closed(message, BROKEN_OFF[status])
-            self._keep_partial(row, status, chunks)
+            self.keep_partial(row, status, chunks)
         for call in self._turns.calls(row.number):
             if status == "waiting" and call.answer is not None:
                 message = answered(message, call.id, *msgspec.json.decode(call.answer))
@@ -125,7 +125,7 @@ class TurnFinish:
             self._transcript.remove(over(self._transcript.ids(), self._agent.max_messages))
         return says
 
-    def _keep_partial(self, row: TurnRow, status: str, chunks: Sequence[Chunk]) -> None:
+    def keep_partial(self, row: TurnRow, status: str, chunks: Sequence[Chunk]) -> None:
         """Have the model know what it had said when it was interrupted, and what became of its tool calls."""
         from pydantic_ai.messages import ModelResponse, TextPart
 

@@ -96,7 +96,7 @@ class ModelRequests:
         self._running = running
         self._agent: ChatBehavior = actor.agent
         record = actor.of(ConversationRecord)
-        self._turns, self._stream = record.turns, record.stream
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
@@ -163,7 +163,7 @@ class ModelRequests:
         self._silence = silence = self.listen_for(token.cancel, self._agent.stall_timeout)
         try:
             return self._step.answered(
-                await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked)
+                await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked, self._rewrite)
             )
         except Exception:
             if silence is None or not silence.is_too_long:
@@ -209,6 +209,11 @@ class ModelRequests:
         self._step.used(used)
         self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
+
+    def _rewrite(self, changes: dict[int, ModelMessage]) -> None:
+        """Store what capabilities have made of prompts: the next step is to send that too."""
+        self._actor.check_live()
+        self._transcript.rewrite(changes)
 
     async def put_right(self, row: TurnRow) -> None:
         """A turn is begun again: the process may have ended before the root or the user's ledger knew of a request."""
