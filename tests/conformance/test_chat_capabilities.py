@@ -161,6 +161,7 @@ async def test_a_loop_without_capabilities_is_used_as_it_is(run: Run) -> None:
         assert (await (await world.get_agent(cls, "t")).send("hi")).text == "hello"
 
 
+@pytest.mark.slow
 async def test_killed_at_every_commit_the_hooks_of_a_run_are_called_once() -> None:
     """Only the hook in which the process dies is called again: here none of them commits."""
     passed, nth = True, 0

@@ -1,6 +1,6 @@
 """Gives the run-level hooks of Pydantic AI's capabilities the meaning of a turn: once, however many steps it has.
 
-Each step of a turn enters Pydantic AI anew, which takes it for a run. So what it holds are stand-ins: they hand on all
+Pydantic AI takes each half of a step for a run. So what it holds are stand-ins: they hand on all
 hooks but those of a run, which are called from here.
 """
 
@@ -13,12 +13,12 @@ import functools
 from asyncio import CancelledError, Future, Task
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-OF_A_RUN = ("before_run", "after_run", "wrap_run", "on_run_error", "for_run")
+OF_A_RUN = ("before_run", "after_run", "wrap_run", "on_run_error")
 """The hooks that mean a whole run."""
 
 
@@ -38,26 +38,42 @@ class TurnCapabilities:
         """Stand-ins for the capabilities of the class, for each step."""
         self.context: Any = None
         """The context of the last step: what run-level hooks receive."""
-        self._parts: dict[str, Any] = {}
+        self._parts: dict[int, Any] = {}
+        """The instances of this turn, in the order of their capabilities."""
+        self._count = 0
+        self.has_run_hooks = False
+        """Whether any of them is a stand-in."""
         self._whole: Any = None
         self._task: Task[Any] | None = None
         self._over: Future[tuple[Any, BaseException | None]] | None = None
         self._variables: Mapping[contextvars.ContextVar[Any], Any] = {}
         root: Any = getattr(agent, "_root_capability", None)
-        if root is not None and _has_run_hooks(root):
+        if root is not None and _has_hooks(root):
             self.agent = copy.copy(agent)
-            self.agent._root_capability = CombinedCapability([_stand_in()(root, self, "loop")])
+            self.agent._root_capability = CombinedCapability(self._of_step(root.capabilities))
         if capabilities:
-            given: list[Any] = [one if isinstance(one, AbstractCapability) else DynamicCapability(one) for one in capabilities]
-            self.of_step = [_stand_in()(CombinedCapability(given), self, "class")]
+            given: list[Any] = [
+                one if isinstance(one, AbstractCapability) else DynamicCapability(one) for one in capabilities
+            ]
+            self.of_step = self._of_step(CombinedCapability(given).capabilities)
+
+    def _of_step(self, capabilities: Sequence[Any]) -> list[Any]:
+        """Return what Pydantic AI is given for capabilities: each on its own, as some have to be first or last."""
+        first = self._count
+        self.has_run_hooks = self.has_run_hooks or any(_has_hooks(one) for one in capabilities)
+        self._count += len(capabilities)
+        return [
+            _stand_in(one.__class__)(one, self, first + at) if _has_hooks(one) else one
+            for at, one in enumerate(capabilities)
+        ]
 
     @classmethod
     def of(cls, agent: Any, capabilities: Sequence[Any]) -> TurnCapabilities | None:
         """Return the capabilities of an agent of the user's and of a class, or `None` if nothing needs them."""
         root: Any = getattr(agent, "_root_capability", None)
-        return cls(agent, capabilities) if capabilities or (root is not None and _has_run_hooks(root)) else None
+        return cls(agent, capabilities) if capabilities or (root is not None and _has_hooks(root)) else None
 
-    async def for_turn(self, part: str, capability: Any, context: Any) -> Any:
+    async def for_turn(self, part: int, capability: Any, context: Any) -> Any:
         """Return the instance of a capability for this turn; it is made once."""
         if part not in self._parts:
             self._parts[part] = await capability.for_run(context)
@@ -76,8 +92,10 @@ class TurnCapabilities:
         """
         from pydantic_ai.capabilities import CombinedCapability
 
+        if self.context is None:  # the functions that make capabilities have made none with such hooks
+            return None
         self.context.prompt = _prompt_of(history)
-        self._whole = CombinedCapability(list(self._parts.values()))
+        self._whole = CombinedCapability([self._parts[part] for part in sorted(self._parts)])
         loop = asyncio.get_running_loop()
         ready: Future[None] = loop.create_future()
         self._over = over = loop.create_future()
@@ -188,19 +206,33 @@ class HistoryCopy:
 
 
 @functools.cache
-def _stand_in() -> Any:
+def _stand_in_class() -> Any:
     from pydantic_ai.capabilities import WrapperCapability
 
     class StandIn(WrapperCapability[Any]):
-        """Hands on all hooks of capabilities but those of a run."""
+        """Hands on all hooks of a capability but those of a run."""
 
-        def __init__(self, wrapped: Any, turn: TurnCapabilities, part: str) -> None:
+        def __init__(self, wrapped: Any, turn: TurnCapabilities, part: int) -> None:
             super().__init__(wrapped=wrapped)
             self._turn = turn
             self._part = part
 
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or "wrapped" not in self.__dict__:
+                raise AttributeError(name)
+            return getattr(self.__dict__["wrapped"], name)
+
+        def get_ordering(self) -> Any:
+            return self.wrapped.get_ordering()
+
         async def for_run(self, ctx: Any) -> Any:
-            return StandIn(await self._turn.for_turn(self._part, self.wrapped, ctx), self._turn, self._part)
+            found = await self._turn.for_turn(self._part, self.wrapped, ctx)
+            if not _has_hooks(found, OF_A_RUN):
+                return found
+            if hasattr(found, "dynamic_toolset"):  # of a function, which knows it by this class
+                inner = _stand_in(found.wrapped.__class__)(found.wrapped, self._turn, self._part)
+                return replace(found, wrapped=inner)
+            return _stand_in(found.__class__)(found, self._turn, self._part)
 
         async def before_run(self, ctx: Any) -> None:
             pass
@@ -218,13 +250,26 @@ def _stand_in() -> Any:
     return StandIn
 
 
-def _has_run_hooks(root: Any) -> bool:
-    from pydantic_ai.capabilities import AbstractCapability
+@functools.cache
+def _stand_in(of: Any) -> Any:
+    """Return the class of stand-ins for capabilities of a class: others that look for that class find them."""
+    stand_in: Any = type(f"{of.__name__}StandIn", (_stand_in_class(),), {})
+    of.register(stand_in)
+    return stand_in
+
+
+def _has_hooks(root: Any, hooks: Sequence[str] = (*OF_A_RUN, "for_run")) -> bool:
+    from pydantic_ai.capabilities import AbstractCapability, WrapperCapability
 
     leaves: list[Any] = []
     root.apply(leaves.append)
-    classes: list[Any] = [one.__class__ for one in leaves]
-    return any(getattr(one, hook) is not getattr(AbstractCapability, hook) for one in classes for hook in OF_A_RUN)
+    for one in leaves:
+        if isinstance(one, WrapperCapability) and _has_hooks(one.wrapped, hooks):
+            return True
+        base = cast(Any, WrapperCapability) if isinstance(one, WrapperCapability) else cast(Any, AbstractCapability)
+        if any(getattr(one.__class__, hook) is not getattr(base, hook) for hook in hooks):
+            return True
+    return False
 
 
 def _retrieve(task: Task[Any]) -> None:

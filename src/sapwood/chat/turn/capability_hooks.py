@@ -37,7 +37,7 @@ class CapabilityHooks:
     async def start(self, row: TurnRow, turn: LoopTurn) -> bool:
         """Call `before_run` of a new turn. Return `False` if a capability has answered in place of the model."""
         history = self._transcript.history()
-        if turn.capabilities is None or not history:
+        if turn.capabilities is None or not turn.capabilities.has_run_hooks or not history:
             return True
         self._capabilities = turn.capabilities
         with self._running.own_code():
@@ -47,7 +47,7 @@ class CapabilityHooks:
         if result is not None and row.output is None:
             self._answer(row, result.output)
             return False
-        if row.run_hooks is None:
+        if row.run_hooks is None and turn.capabilities.has_started:
             for message in turn.capabilities.enqueued():
                 self._transcript.add(row.message, message)
             self._turns.set(row.number, run_hooks=BEGUN)
