@@ -13,7 +13,7 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, PathSegment
-from sapwood.agent_checks import HOOKS, SETTINGS, check_class, definition
+from sapwood.agent_checks import HOOKS, SETTINGS, SHOWN, check_class, definition
 from sapwood.agent_internals import AgentInternals
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.connections import Connection, Connections
@@ -34,6 +34,7 @@ from sapwood.namespaces.children import AgentChildren
 from sapwood.namespaces.connections import AgentConnections
 from sapwood.namespaces.dead_letters import AgentDeadLetters
 from sapwood.namespaces.fibers import AgentFibers
+from sapwood.namespaces.files import AgentFiles
 from sapwood.namespaces.questions import AgentQuestions
 from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
@@ -69,9 +70,6 @@ I = PlainTypeVar("I")  # noqa: E741 - input
 O = PlainTypeVar("O")  # noqa: E741 - output
 
 When = After | At | Every | Cron
-
-SHOWN = frozenset({"subscribe"})
-"""The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
 
 
 class Agent(AgentInternals, Generic[S]):
@@ -121,6 +119,7 @@ class Agent(AgentInternals, Generic[S]):
     questions = Namespace(AgentQuestions, crosses=True, inside=frozenset({"ask"}))
     connections = Namespace(AgentConnections)
     spending = Namespace(AgentSpending, crosses=True)
+    files = Namespace(AgentFiles)
 
     def __init__(self, actor: Actor | None = None) -> None:
         if actor is None:

@@ -49,7 +49,9 @@ class Limits:
     database_bytes: int = 1024 * MIB
     """Size of one agent's database."""
     tree_bytes: int = 64 * 1024 * MIB
-    """Total size of all databases of a tree. Only the limits of the app and of the root's class apply."""
+    """Total size of all databases and files of a tree. Only the limits of the app and of the root's class apply."""
+    file_bytes: int = 4096 * MIB
+    """Total size of the files of one agent, uploads in progress included."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
     tokens: int | Per | tuple[int | Per, ...] | None = None

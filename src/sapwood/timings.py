@@ -128,6 +128,8 @@ class Timings:
     worker_connect_timeout: float = 10.0
     """Seconds to wait for another worker that is being restarted."""
 
+    upload_retention: float = 86400.0
+    """Seconds for which a file that a client uploaded is kept until something refers to it, and half an upload."""
     request_header_timeout: float = 10.0
     """Seconds that a client has to send all headers of a request, from the moment it connects or the last response
     ends."""

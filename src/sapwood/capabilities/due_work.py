@@ -12,6 +12,7 @@ from datetime import timedelta
 from sapwood.capabilities.call_rows import CALLS, retry_of
 from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import Fibers
+from sapwood.capabilities.files import FileStore
 from sapwood.capabilities.stored_calls import StoredCalls
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actors.actor import Actor
@@ -170,6 +171,7 @@ def when_started(actor: Actor) -> None:
     try:
         if database.exists and (database.has(CALLS) or database.has(FIBERS)):
             actor.of(Agenda).woke()
+        actor.of(FileStore).woke()
     except SapwoodError as error:
         text, who = "cannot read the due work address=%s", actor.address
         actor.host.failures.report(

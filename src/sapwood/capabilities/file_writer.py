@@ -1,0 +1,140 @@
+"""One file on its way into an agent's files. However large it is, only a batch of it is in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from sapwood.capabilities.file_rows import FileRow
+from sapwood.capabilities.media_types import MediaTypeCheck
+from sapwood.errors import Unavailable
+from sapwood.kernel.aio import to_the_end
+
+if TYPE_CHECKING:
+    from sapwood.capabilities.files import FileStore
+
+INLINE = 64 * 1024
+"""Bytes up to which a file is stored in the database of its agent."""
+BATCH = 1024 * 1024
+"""Bytes that are written at once."""
+
+
+class FileWriter:
+    """Takes the bytes of one file. A file that is not finished leaves nothing behind, unless it is a resumed upload.
+
+    `size`: how many bytes are to come, if that is known: they are accounted for before the first one is taken.
+    `part`: the incomplete file of an upload that may be resumed; its row counts for the agent already.
+    """
+
+    def __init__(self, store: FileStore, claimed: str | None, *, size: int | None = None, part: str | None = None):
+        self._store = store
+        self._claimed = claimed
+        self._part = part
+        self.keeps_part = part is not None
+        """Whether what was taken stays when this ends before the end of the file."""
+        self._hash = hashlib.sha256()
+        self._check = MediaTypeCheck()
+        self._buffer = bytearray()
+        self._taken = 0
+        """Bytes that were digested; the others are in the buffer."""
+        self._reserved = self._written = 0
+        self.size = 0
+        """How many bytes the file has so far."""
+        if part is not None:
+            store.writing[part] += 1
+        if size is not None and (size > INLINE or part is not None):
+            self._reserve(size)
+
+    @property
+    def media_type(self) -> str:
+        """The media type, as far as it can be told from what was taken so far."""
+        check = self._check
+        if self._buffer and not self._taken:
+            check = MediaTypeCheck()
+            check.add(bytes(self._buffer[:BATCH]))
+        return check.found(self._claimed, is_end=False)
+
+    async def resume(self) -> None:
+        """Take what an earlier request has stored of this upload."""
+        assert self._part is not None
+        folder = self._store.folder
+        received = folder.size_of(self._part) or 0
+        while self._taken < received:
+            content = await to_the_end(folder.read, self._part, self._taken, min(BATCH, received - self._taken))
+            await to_the_end(self._digest, content)
+            if not content:
+                raise Unavailable("The beginning of this upload was removed meanwhile. Start it again.")
+        self.size = self._taken
+
+    async def write(self, content: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes."""
+        view = memoryview(content)
+        while view:
+            room = BATCH - len(self._buffer)
+            self._buffer += view[:room]
+            self.size += len(view[:room])
+            view = view[room:]
+            if len(self._buffer) >= BATCH:
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is in memory."""
+        content = bytes(self._buffer)
+        self._buffer.clear()
+        if not content:
+            return
+        if self._part is None:
+            self._reserve(self.size)
+            self._part = self._store.new_part()
+        elif not self.keeps_part:
+            self._reserve(self.size)
+        place = self._taken
+        self._store.check_live()
+        self._written += len(content)
+        self._store.write_reserved(len(content))
+        await to_the_end(self._append, place, content)
+
+    def _append(self, place: int, content: bytes) -> None:
+        assert self._part is not None
+        self._store.folder.append(self._part, place, content)
+        self._digest(content)
+
+    def _digest(self, content: bytes) -> None:
+        self._hash.update(content)
+        self._check.add(content)
+        self._taken += len(content)
+
+    def _reserve(self, size: int) -> None:
+        if size > self._reserved:
+            self._store.reserve(size - self._reserved, is_counted=self.keeps_part)
+            self._reserved = size
+
+    async def finish(self, name: str | None, holder: str) -> FileRow:
+        """Store the file, and let the holder refer to it. It is committed with the slice in which this returns."""
+        if self._part is None and self.size <= INLINE:
+            self._store.check_room(self.size)
+            body = bytes(self._buffer)
+            self._digest(body)
+            return self._store.add(self._row(name), body, holder)
+        await self.flush()
+        assert self._part is not None
+        if self.size <= INLINE:
+            body = await to_the_end(self._store.folder.read, self._part, 0, self.size)
+            return self._store.add(self._row(name), body, holder)
+        await to_the_end(self._store.folder.sync, self._part)
+        return await self._store.add_part(self._row(name), self._part, holder)
+
+    def _row(self, name: str | None) -> FileRow:
+        digest, kind = self._hash.hexdigest(), self._check.found(self._claimed)
+        return FileRow(0, digest, self.size, kind, name, self._store.now(), is_large=self.size > INLINE)
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was written so far."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """End it: what was not finished is removed, unless it can be resumed."""
+        self._store.end_reservation(self._reserved, self._written, is_counted=self.keeps_part)
+        if self._part is not None:
+            self._store.end_part(self._part, keep=self.keeps_part)
