@@ -46,16 +46,8 @@ PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
 """Those that are not awaited."""
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
-    | {
-        "capabilities",
-        "model_settings",
-        "loop",
-        "concurrency",
-        "debounce",
-        "compact_above",
-        "max_messages",
-        "stall_timeout",
-    }
+    | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
+    | {"capabilities", "page_messages", "page_bytes"}
 )
 SHOWN = frozenset({"send"})
 
@@ -97,6 +89,10 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     to `respond` only if a class sets it."""
     max_messages: ClassVar[int | None] = None
     """Maximum number of stored messages. The oldest are deleted first, for the model too. `None` means no limit."""
+    page_messages: ClassVar[int] = 100
+    """Maximum number of messages that a client receives at once: the newest when it connects, older ones on request."""
+    page_bytes: ClassVar[int] = 1_000_000
+    """Maximum size of these messages together. The last message of the user and its answer are always sent."""
     debounce: ClassVar[float] = 1.0
     """Seconds without a new message after which a turn starts, if `concurrency` is `debounce`."""
     concurrency: ClassVar[str] = "queue"

@@ -48,7 +48,7 @@ class ClientProtocol:
         record = self._record
         self._resuming.resume(socket, asked=False)
         if record.stream.active is None and record.turns.running() is None:
-            record.stream.tell_one(socket, wire.messages(record.text(), connect=True))
+            record.stream.tell_one(socket, wire.messages(record.page(), connect=True))
             record.stream.knows(socket)
 
     def hear(self, socket: Socket, data: str) -> Any:
@@ -104,7 +104,7 @@ class ClientProtocol:
             stream.tell_one(socket, wire.done(str(frame.id), "failed", body=why, error=True))
         else:
             stream.tell_one(socket, run_wire.questions((), self._answers.questions(), refused=(str(frame.call), why)))
-            stream.tell_one(socket, wire.messages(self._record.text()))
+            stream.tell_one(socket, wire.messages(self._record.page()))
 
     def _asked(self, socket: Socket, frame: wire.ChatFrame) -> None:
         if not isinstance(frame.id, str):
@@ -156,7 +156,9 @@ class ClientProtocol:
 
             if (refused := await refused_to_watch(self._actor, request)) is not None:
                 return refused
-            return Response(self._record.text(), media_type="application/json")
+            asked = request.query_params
+            page = self._record.page_before(asked.get("before"), asked.get("limit"))
+            return Response(page, media_type="application/json")
         if request.method == "POST" and last == "chat":
             return await self._answer(request)
         return None

@@ -24,6 +24,8 @@ class ChatBehavior(Protocol):
     max_steps: int
     max_retries: int
     max_messages: int | None
+    page_messages: int
+    page_bytes: int
     compact_above: int | None
     stall_timeout: float | None
     concurrency: str

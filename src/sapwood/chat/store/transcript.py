@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.store import message_pages
 from sapwood.chat.store.size_limits import LARGEST, fitted
 from sapwood.clock import Clock
 from sapwood.storage.database import Database
@@ -64,6 +65,14 @@ class Transcript:
             return "[]"
         rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position")
         return f"[{','.join(body for (body,) in rows)}]"
+
+    def page(self, before: str | None, count: int, size: int) -> str:
+        """Return the newest messages, or those before one, as JSON: at most so many, of at most so many bytes."""
+        if before is None:
+            return message_pages.newest(self._db, count, size) if self.exists else "[]"
+        if not self.known((before,)):
+            raise message_pages.unknown(before)
+        return message_pages.before(self._db, before, count, size)
 
     def messages(self) -> list[UIMessage]:
         """Return all messages."""

@@ -132,7 +132,7 @@ class Intake:
         self._ending.count_end("skipped")
         self._ending.end_run(row, "skipped")
         if sender is not None:
-            self._stream.tell_one(sender, wire.messages(self._record.text()))
+            self._stream.tell_one(sender, wire.messages(self._record.page()))
             self._stream.knows(sender)
             self._stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
         return self._record.row(row.number)
