@@ -106,6 +106,8 @@ class Agent(AgentInternals, Generic[S]):
     """Which finished runs to keep: one rule for all, or one by class of the sub-agent. By default, all are kept."""
     record_retention: ClassVar[Retention | None] = RECORDS
     """How long to keep the records of turns, model requests, tool calls, runs and fibers. `None` writes no records."""
+    accept_files: ClassVar[Mapping[str, int]] = {}
+    """What clients may upload: the maximum size in bytes by media type, such as `{"image/*": 5_000_000}`."""
 
     deps: Any
     """The value of `App(deps=…)`. Annotate it in your class to narrow its type; the app checks it at startup."""
@@ -155,10 +157,8 @@ class Agent(AgentInternals, Generic[S]):
             learn(cls, AgentClass(cls, base=Agent, shown=cls._shows, names={}))
             return
         check_class(cls)
-        names: dict[str, Any] = {}
-        if "<locals>" in cls.__qualname__:
-            # Annotations of a class defined in a function may name its neighbours there.
-            names = dict(definition().f_locals)
+        # Annotations of a class defined in a function may name its neighbours there.
+        names = dict[str, Any](definition().f_locals) if "<locals>" in cls.__qualname__ else {}
         learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:

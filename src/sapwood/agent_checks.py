@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from sapwood.capabilities.media_types import check_accepted
 from sapwood.capabilities.spans import check_record_retention
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_base import AgentBase
@@ -36,7 +37,7 @@ HOOKS = frozenset(
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
     | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
-    | {"record_retention"}
+    | {"record_retention", "accept_files"}
 )
 """The class attributes that a subclass may set."""
 SHOWN = frozenset({"subscribe"})
@@ -96,6 +97,7 @@ def check_class(cls: type[AgentBase]) -> None:
         )
     check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
     check_record_retention(cls.__name__, getattr(cls, "record_retention", None))
+    check_accepted(cls.__name__, getattr(cls, "accept_files", {}))
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"{cls.__name__}.limits must be Limits(…), got a {type(limits).__name__}.")

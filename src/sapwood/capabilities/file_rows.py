@@ -11,6 +11,7 @@ from sapwood.errors import UsageError
 from sapwood.storage.blobs import PART
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
+from sapwood.wire.files import PATH
 from sapwood.wire.routing import path_to
 
 FILES = Schema("sapwood.capabilities", "files")
@@ -21,7 +22,6 @@ UPLOAD = "upload"
 """The holder of what a client has uploaded, for a while."""
 UPLOAD_PART = "upload-"
 """How the names of the files begin that have the bytes of uploads that can be resumed."""
-PATH = "/files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,10 @@ class UploadRow(NamedTuple):
     name: str | None
     media_type: str | None
     """The type that the client claims."""
+    boot: int
+    """The boot of the machine in which it began."""
+    digest: str | None = None
+    """Once it is complete, the file."""
 
     @property
     def part(self) -> str:
@@ -115,7 +119,7 @@ class FilesTable:
             return 0
         ((total,),) = self._database.execute(
             "SELECT (SELECT ifnull(sum(size), 0) FROM sapwood_files) +"
-            " (SELECT ifnull(sum(size), 0) FROM sapwood_uploads)"
+            " (SELECT ifnull(sum(size), 0) FROM sapwood_uploads WHERE digest IS NULL)"
         )
         return total
 
@@ -170,14 +174,24 @@ class FilesTable:
         """Return an upload that can be resumed."""
         if not self.exists:
             return None
-        rows = self._database.execute("SELECT id, size, name, media_type FROM sapwood_uploads WHERE id = ?", id)
+        rows = self._database.execute(
+            "SELECT id, size, name, media_type, boot, digest FROM sapwood_uploads WHERE id = ?", id
+        )
         return UploadRow(*rows[0]) if rows else None
 
     def add_upload(self, upload: UploadRow, now: float) -> None:
-        self._database.execute("INSERT INTO sapwood_uploads VALUES (?, ?, ?, ?, ?)", *upload, now)
+        self._database.execute("INSERT INTO sapwood_uploads VALUES (?, ?, ?, ?, ?, ?, ?)", *upload, now)
+
+    def complete_upload(self, id: str, digest: str) -> None:
+        self._database.execute("UPDATE sapwood_uploads SET digest = ? WHERE id = ?", digest, id)
 
     def end_upload(self, id: str) -> None:
         self._database.execute("DELETE FROM sapwood_uploads WHERE id = ?", id)
+
+    def uploads(self) -> int:
+        """Return how many uploads can be resumed."""
+        ((count,),) = self._database.execute("SELECT count(*) FROM sapwood_uploads WHERE digest IS NULL")
+        return count
 
     def expire_uploads(self, before: float) -> None:
         self._database.execute("DELETE FROM sapwood_uploads WHERE created_at < ?", before)

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from sapwood.capabilities.file_rows import FileRow
-from sapwood.capabilities.media_types import MediaTypeCheck
+from sapwood.capabilities.media_types import HEAD, MediaTypeCheck
 from sapwood.errors import Unavailable
 from sapwood.kernel.aio import to_the_end
 
@@ -30,11 +30,13 @@ class FileWriter:
         self._store = store
         self._claimed = claimed
         self._part = part
-        self.keeps_part = part is not None
+        self._is_counted = self.keeps_part = part is not None
         """Whether what was taken stays when this ends before the end of the file."""
         self._hash = hashlib.sha256()
         self._check = MediaTypeCheck()
         self._buffer = bytearray()
+        self._body = b""
+        self._is_ended = False
         self._taken = 0
         """Bytes that were digested; the others are in the buffer."""
         self._reserved = self._written = 0
@@ -48,10 +50,10 @@ class FileWriter:
     @property
     def media_type(self) -> str:
         """The media type, as far as it can be told from what was taken so far."""
-        check = self._check
-        if self._buffer and not self._taken:
-            check = MediaTypeCheck()
-            check.add(bytes(self._buffer[:BATCH]))
+        if self._taken or self._is_ended:
+            return self._check.found(self._claimed, is_end=self._is_ended)
+        check = MediaTypeCheck()
+        check.add(bytes(self._buffer[:HEAD]))
         return check.found(self._claimed, is_end=False)
 
     async def resume(self) -> None:
@@ -59,6 +61,8 @@ class FileWriter:
         assert self._part is not None
         folder = self._store.folder
         received = folder.size_of(self._part) or 0
+        if (known := self._store.progress.pop(self._part, None)) is not None and known[0] == received:
+            self._taken, self._hash, self._check = known
         while self._taken < received:
             content = await to_the_end(folder.read, self._part, self._taken, min(BATCH, received - self._taken))
             await to_the_end(self._digest, content)
@@ -106,35 +110,43 @@ class FileWriter:
 
     def _reserve(self, size: int) -> None:
         if size > self._reserved:
-            self._store.reserve(size - self._reserved, is_counted=self.keeps_part)
+            self._store.reserve(size - self._reserved, is_counted=self._is_counted)
             self._reserved = size
+
+    async def end(self) -> None:
+        """Take what is still in memory: from now on `digest` and `media_type` are those of the whole file."""
+        if self._part is None and self.size <= INLINE:
+            self._store.check_room(self.size)
+            self._body = bytes(self._buffer)
+            self._buffer.clear()
+            self._digest(self._body)
+        else:
+            await self.flush()
+        self._is_ended = True
 
     async def finish(self, name: str | None, holder: str) -> FileRow:
         """Store the file, and let the holder refer to it. It is committed with the slice in which this returns."""
-        if self._part is None and self.size <= INLINE:
-            self._store.check_room(self.size)
-            body = bytes(self._buffer)
-            self._digest(body)
-            return self._store.add(self._row(name), body, holder)
-        await self.flush()
-        assert self._part is not None
-        if self.size <= INLINE:
+        if not self._is_ended:
+            await self.end()
+        is_large = self.size > INLINE
+        row = FileRow(0, self.digest, self.size, self.media_type, name, self._store.now(), is_large=is_large)
+        if self._part is None:
+            return self._store.add(row, self._body, holder)
+        if not is_large:
             body = await to_the_end(self._store.folder.read, self._part, 0, self.size)
-            return self._store.add(self._row(name), body, holder)
+            return self._store.add(row, body, holder)
         await to_the_end(self._store.folder.sync, self._part)
-        return await self._store.add_part(self._row(name), self._part, holder)
-
-    def _row(self, name: str | None) -> FileRow:
-        digest, kind = self._hash.hexdigest(), self._check.found(self._claimed)
-        return FileRow(0, digest, self.size, kind, name, self._store.now(), is_large=self.size > INLINE)
+        return await self._store.add_part(row, self._part, holder)
 
     @property
     def digest(self) -> str:
-        """The digest of what was written so far."""
+        """The digest of what was taken so far, without what is in memory."""
         return self._hash.hexdigest()
 
     def close(self) -> None:
         """End it: what was not finished is removed, unless it can be resumed."""
-        self._store.end_reservation(self._reserved, self._written, is_counted=self.keeps_part)
+        if self.keeps_part and self._part is not None:
+            self._store.progress[self._part] = (self._taken, self._hash, self._check)
+        self._store.end_reservation(self._reserved, self._written, is_counted=self._is_counted)
         if self._part is not None:
             self._store.end_part(self._part, keep=self.keeps_part)

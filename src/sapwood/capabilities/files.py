@@ -20,13 +20,14 @@ from typing import Any
 
 from sapwood.capabilities.file_rows import UPLOAD, File, FileRow, FilesTable, file_of
 from sapwood.capabilities.file_writer import INLINE, FileWriter
+from sapwood.capabilities.media_types import MediaTypeCheck
 from sapwood.errors import NotFound, OverLimit, SapwoodError, StoredDataError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.settings import Durability
 from sapwood.storage.availability import refused_by
-from sapwood.storage.blobs import BlobFolder, blob_folder
+from sapwood.storage.blobs import PART, BlobFolder, blob_folder
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +50,19 @@ class FileStore:
         """The names in the folder that are being written: they are not swept."""
         self._reserved = 0
         """Bytes of files that are being written."""
+        self.progress: dict[str, tuple[int, Any, MediaTypeCheck]] = {}
+        """How far the uploads are that can be resumed, so that what was received is not read again."""
         self._removable: dict[str, int] = {}
         """Digests and sizes of files whose row was deleted."""
         self._swept_at = 0.0
 
     def now(self) -> float:
         return self._host.clock.now()
+
+    @property
+    def boot(self) -> int:
+        """Tells the boots of the machine apart: a loss of power may have damaged what was received before it."""
+        return self._tree.files.boot
 
     def check_live(self) -> None:
         self._actor.check_live()
@@ -131,11 +139,22 @@ class FileStore:
         self.writing[part] += 1
         return part
 
+    def make_part(self, name: str) -> None:
+        """Create the incomplete file of an upload that can be resumed."""
+        self._actor.check_live()
+        self.folder.new_part(name.removesuffix(PART))
+
+    def drop_part(self, name: str) -> None:
+        """Remove what was received of an upload."""
+        self.progress.pop(name, None)
+        if (size := self.folder.size_of(name)) is not None:
+            self.folder.remove(name)
+            self._tree.forget_file(size)
+
     def end_part(self, part: str, *, keep: bool) -> None:
         """An incomplete file is not written any more: remove it if it still exists and is not to be kept."""
-        if not keep and (size := self.folder.size_of(part)) is not None:
-            self.folder.remove(part)
-            self._tree.forget_file(size)
+        if not keep:
+            self.drop_part(part)
         self._forget_writing(part)
 
     def _forget_writing(self, name: str) -> None:
@@ -236,6 +255,10 @@ class FileStore:
         """See whether anything is left of a crash, or was uploaded and never used."""
         if self.table.exists or self.folder.exists:
             self.sweep_later()
+
+    def sweep_is_due(self, interval: float) -> bool:
+        """Return whether the last sweep was so long ago."""
+        return self.now() >= self._swept_at + interval
 
     def sweep_later(self) -> None:
         """Remove what is left behind, in the background."""

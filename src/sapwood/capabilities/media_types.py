@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Mapping
+from typing import cast
+
+from sapwood.errors import UsageError
 
 HEAD = 64
 """How many bytes a signature may be away from the beginning of a file."""
@@ -28,6 +32,8 @@ MPEG_FRAMES = (b"\xff\xfb", b"\xff\xfa", b"\xff\xf3", b"\xff\xf2")
 VERIFIED = frozenset({kind for _, _, kind in SIGNATURES} | set(RIFF.values()) | {"audio/mpeg", "video/mp4"})
 """The types that the bytes prove. A claim of one of them never counts."""
 PLAUSIBLE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
+PATTERN = re.compile(rf"\*/\*|[a-z]+/\*|{PLAUSIBLE.pattern}")
+"""What a class may accept."""
 TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/yaml", "application/x-ndjson")
 ZIPPED = ("application/vnd.", "application/epub+zip", "application/java-archive")
 """How the types of files that are ZIP archives begin."""
@@ -68,8 +74,8 @@ class MediaTypeCheck:
         if proved == ZIP:
             return claim if claim is not None and (claim.startswith(ZIPPED) or claim.endswith("+zip")) else ZIP
         if self._is_text(is_end=is_end):
-            return claim if claim is not None and _is_textual(claim) else TEXT
-        return BINARY if claim is None or claim in VERIFIED or _is_textual(claim) else claim
+            return claim if claim is not None and is_textual(claim) else TEXT
+        return BINARY if claim is None or claim in VERIFIED or is_textual(claim) else claim
 
     def _is_text(self, *, is_end: bool) -> bool:
         if self._decoder is None:
@@ -100,8 +106,21 @@ def plausible(claimed: str | None) -> str | None:
     return claim if PLAUSIBLE.fullmatch(claim) and claim != BINARY else None
 
 
-def _is_textual(kind: str) -> bool:
+def is_textual(kind: str) -> bool:
+    """Return whether files of this type are UTF-8 text."""
     return kind.startswith("text/") or kind in TEXTUAL or kind.endswith(("+json", "+xml"))
+
+
+def check_accepted(cls: str, accepted: object) -> None:
+    """Refuse an `accept_files` that cannot work."""
+    example = '{"image/*": 5_000_000}'
+    if not isinstance(accepted, Mapping):
+        raise UsageError(f"{cls}.accept_files must map media types to sizes, such as {example}, got {accepted!r}.")
+    for pattern, size in cast("Mapping[object, object]", accepted).items():
+        if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
+            raise UsageError(f"{cls}.accept_files: expected a media type, 'image/*' or '*/*', got {pattern!r}.")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise UsageError(f"{cls}.accept_files[{pattern!r}] must be a number of bytes of at least 1, got {size!r}.")
 
 
 def matches(kind: str, pattern: str) -> bool:

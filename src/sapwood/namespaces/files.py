@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sapwood.capabilities.file_rows import CODE, UPLOAD, File, url_of
 from sapwood.capabilities.file_writer import BATCH
@@ -13,6 +13,7 @@ from sapwood.capabilities.files import FileStore
 from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
+from sapwood.when import is_a
 from sapwood.wire.routing import path_to
 
 MOST_NAME = 255
@@ -108,7 +109,7 @@ class AgentFiles:
 def _digest(file: File | str) -> str:
     if isinstance(file, File):
         return file.digest
-    if not isinstance(file, str):
+    if not is_a(file, str):
         raise UsageError(f"Expected a File or its digest, got a {type(file).__name__}.")
     return file
 
@@ -129,7 +130,7 @@ async def _pieces(data: Any) -> AsyncGenerator[bytes, None]:
     async for content in data:
         if not isinstance(content, bytes | bytearray | memoryview):
             raise UsageError(f"put() takes an async iterable of bytes, and it yielded a {type(content).__name__}.")
-        yield bytes(content)
+        yield bytes(cast(bytes, content))
 
 
 async def _copy(path: Path, writer: Any) -> None:

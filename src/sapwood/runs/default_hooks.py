@@ -20,6 +20,7 @@ from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.contract import RunBackend
 from sapwood.runs.execution.executor import FOLLOW, RunExecutor
 from sapwood.runs.http.events_http import Watchers
+from sapwood.runs.http.file_transfers import FileTransfers
 from sapwood.runs.http.http_server import RunsFromOutside
 from sapwood.runs.http.method_list import ListedMethods
 from sapwood.runs.questions.limit_questions import EXTEND, LimitQuestions
@@ -39,6 +40,7 @@ class DefaultHooks:
         Watchers,
         Questions,
         ListedMethods,
+        FileTransfers,
         RunsFromOutside,
     )
 

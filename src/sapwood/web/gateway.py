@@ -44,6 +44,7 @@ from sapwood.web.socket_sessions import Clients, SocketSessions, tell_moved
 from sapwood.web.socket_writer import SocketWriter
 from sapwood.web.target import Refusal, UrlTarget, raw_path, refusal
 from sapwood.wire import routing
+from sapwood.wire.files import STREAM, is_upload
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("sapwood.access")
@@ -167,6 +168,7 @@ class Gateway:
         sent: list[int] = []
         trace = trace_of(scope)
         body = RequestBody(self._bodies, self._settings.request_bytes, scope, receive)
+        scope[STREAM] = body.stream
         request = Request(scope, body.receive)
 
         async def noted(message: MutableMapping[str, Any]) -> None:
@@ -178,7 +180,7 @@ class Gateway:
             await send(message)
 
         try:
-            self._check(request)
+            self._check(request, is_upload=is_upload(scope["method"], place.rest))
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
@@ -219,11 +221,11 @@ class Gateway:
                 extra={"address": f"{place.root.type}:{place.name}", "trace": trace},
             )
 
-    def _check(self, request: HTTPConnection) -> None:
+    def _check(self, request: HTTPConnection, *, is_upload: bool) -> None:
         """Refuse a request whose headers alone forbid it."""
         if _is_ambiguous(request):
             raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
-        if _length(request) > self._settings.request_bytes:
+        if not is_upload and _length(request) > self._settings.request_bytes:
             raise BodyRefused(TOO_LARGE)
         if (refused := cross_origin_refusal(request, self._settings)) is not None:
             raise Refusal(refused)

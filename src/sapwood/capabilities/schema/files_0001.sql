@@ -28,5 +28,7 @@ CREATE TABLE sapwood_uploads (
     size INTEGER NOT NULL,
     name TEXT,
     media_type TEXT, -- claimed by the client
+    boot INTEGER NOT NULL, -- a loss of power may have damaged what was received before it
+    digest TEXT, -- once it is complete
     created_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
