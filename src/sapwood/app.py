@@ -17,6 +17,7 @@ from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import Connections
 from sapwood.capabilities.due_work import begin_due, when_started
+from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_spans
 from sapwood.chat.models.genai_metrics import GenAiMetrics
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
-CONTENT_CHECKS = (broken_chain,)
+CONTENT_CHECKS = (broken_chain, damaged_files)
 """What backups and verifications check in each database, beside its integrity."""
 READ_MODELS = ReadModels(
     state=stored_state,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from sapwood.storage.availability import refusals
@@ -24,23 +25,28 @@ def blob_folder(database: Path) -> Path:
 
 def blobs_in(tree: Path) -> Iterator[Path]:
     """Yield the complete files of all agents of a tree."""
-    for folder in _folders(tree):
+    for folder in blob_folders(tree):
         yield from (path for path in sorted(folder.iterdir()) if DIGEST.fullmatch(path.name))
 
 
-def _folders(tree: Path) -> list[Path]:
+def blob_folders(tree: Path) -> list[Path]:
+    """Return the folders with the files of all agents of a tree."""
     with os.scandir(tree) as found:
         return sorted(Path(entry.path) for entry in found if entry.name.endswith(SUFFIX) and entry.is_dir())
 
 
 def blob_bytes(tree: Path) -> int:
     """Return the size of all files of a tree, incomplete ones included."""
+    return sum(folder_bytes(folder) for folder in blob_folders(tree))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of the files of one agent; 0 if it has no folder."""
     total = 0
-    for path in (path for folder in _folders(tree) for path in folder.iterdir()):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:  # removed in between
-            continue
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # removed in between
+                total += path.stat().st_size
     return total
 
 
