@@ -137,7 +137,11 @@ class Settings:
     request_bytes: int = 64 * MIB
     """Size of the body of one HTTP request."""
     frame_bytes: int = 1 * MIB
-    """Size of one message from a client."""
+    """Size of one message from a client, without its inline files."""
+    file_frame_bytes: int = 32 * MIB
+    """Size of one message from a chat client with the inline files in it."""
+    file_frames_bytes: int = 256 * MIB
+    """Size of all messages with inline files that a process receives at the same time. Further ones wait."""
     outgoing_bytes: int = 4 * MIB
     """Bytes that may be buffered for one client that does not read. Above this, its socket is closed."""
     connections: int = 20_000

@@ -62,6 +62,12 @@ class ClientHooks(AgentHooks, Protocol):
 
     speeches: ClassVar[tuple[Callable[[Actor], Speech], ...]]
     """What the agent says to its clients and hears from them, in the order in which messages are offered."""
+    has_conversation: ClassVar[bool]
+    """Whether clients may send it messages for a model."""
+
+
+class HearsFiles:
+    """The mark of a `Speech` to whose messages clients may add files: a string that it hears may be a `FrameText`."""
 
 
 class HttpOnly:
@@ -267,9 +273,15 @@ class Connections:
         actor.host.sockets.add(socket)
         await agent.on_connect(connection)
 
+    def takes_files(self, socket: Socket) -> bool:
+        """Return whether a client may send messages with inline files: only to an agent with a conversation."""
+        has_conversation = cast("ClientHooks", self._actor.hooks).has_conversation
+        return has_conversation and not socket.is_watch_only and not socket.is_readonly
+
     def message(self, socket: Socket, data: Message) -> Future[Any] | None:
         """Deliver what a client sent; return what ends when it has been dealt with."""
-        frame = frames.read(data) if isinstance(data, str) else None
+        text = str(data) if isinstance(data, str) else None  # JSON is only read from plain strings
+        frame = frames.read(text) if text is not None else None
         if isinstance(frame, frames.Rpc):
             return self._rpc(socket, frame)
         if isinstance(frame, frames.CancelFrame):
@@ -278,13 +290,15 @@ class Connections:
         connection = self.of(socket)
         if isinstance(frame, frames.StateChange):
             return self.run("set_state", self._change_state, connection, frame.value, frame.id, client=connection)
-        if isinstance(data, str):
+        if text is not None:
             for speech in self._speeches:
-                if (hears := speech.hear(socket, data)) is not None:
+                if (hears := speech.hear(socket, data if isinstance(speech, HearsFiles) else text)) is not None:
                     heard = self.run("chat", hears, client=connection)
                     heard.add_done_callback(self._report_unheard)
                     return heard
-        handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
+        handled = self.run(
+            "on_message", self._actor.agent.on_message, connection, data if text is None else text, client=connection
+        )
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
 

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from sapwood.agent import Agent
 from sapwood.chat.chat_conversation import ChatConversation
 from sapwood.chat.chat_hooks import ChatHooks
-from sapwood.chat.chat_turns import ChatTurns, messages_of
+from sapwood.chat.chat_turns import ChatTurns
 from sapwood.chat.models.model_check import check_class
 from sapwood.chat.models.user_ledger import TurnUsage
 from sapwood.chat.store.chunks import Chunk
@@ -27,7 +27,6 @@ from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.namespace import Namespace
-from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runnable import O_co
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
         """
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
-        row = self._actor.of(Intake).ask(messages_of(message, self._actor.host.random), user=user_of_code())
+        row = await self._actor.of(Intake).receive(message)
         return await talk.over(row.number)
 
     async def _sapwood_drive_turn(self, number: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sapwood.web.asgi_types import DRAIN, Receive, Scope, Send
+from sapwood.web.asgi_types import DRAIN, FRAME_LIMIT, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from sapwood.kernel.marshal.agent_class import AgentClass
@@ -47,8 +48,11 @@ async def serve(
     if is_http:
         send = with_default_headers(send, gateway.frame_ancestors)
     try:
-        if not is_http and (drains := scope.get("extensions", {}).get(DRAIN)) is not None:
-            drains()
+        if not is_http:
+            extensions = scope.get("extensions", {})
+            if (drains := extensions.get(DRAIN)) is not None:
+                drains()
+            send = _with_frame_limit(send, extensions.get(FRAME_LIMIT))
         found = (
             gateway.find(scope) if place is None else UrlTarget(place[0], place[1], as_sent(place[2], raw_path(scope)))
         )
@@ -73,3 +77,15 @@ async def serve(
         await receive()
         await send({"type": "websocket.accept"})
         await send({"type": "websocket.close", "code": close_code(status), "reason": f"Connection rejected ({status})"})
+
+
+def _with_frame_limit(send: Send, set_limit: Callable[[int], None] | None) -> Send:
+    """Return a `send` that keeps messages about the limit of frames from servers, and tells ours."""
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] != FRAME_LIMIT:
+            await send(message)
+        elif set_limit is not None:
+            set_limit(message["bytes"])
+
+    return sent

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import MethodType
@@ -67,6 +67,8 @@ class LoopTurn:
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
+    stored_bytes: Callable[[Any], Awaitable[Any]]
+    """Returns the result of a tool with references in the place of bytes, which it stores."""
     tool_raised: Callable[[str, Exception], str]
     """Logs what a tool raised, and returns the text that the model gets for it."""
     ready: Any = None

@@ -7,12 +7,18 @@ from typing import Any
 
 import msgspec
 
+from sapwood.chat.store.sent_files import without_bytes
+
 
 def sent_form(messages: Sequence[Any], settings: Any, parameters: Any) -> bytes:
     """Return messages, tools and settings of a request, in the form of Pydantic AI."""
     import pydantic_core
 
-    fields: dict[str, Any] = {"settings": dict(settings or {}), "parameters": parameters, "messages": list(messages)}
+    fields: dict[str, Any] = {
+        "settings": dict(settings or {}),
+        "parameters": parameters,
+        "messages": [without_bytes(one) for one in messages],
+    }
     parts = [
         f"{msgspec.json.encode(name).decode()}:".encode() + pydantic_core.to_json(value, serialize_unknown=True)
         for name, value in fields.items()

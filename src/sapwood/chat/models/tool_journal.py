@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from sapwood.chat.store.chunks import json_of
+from sapwood.chat.store.file_references import revived
 from sapwood.errors import NotCopyable
 from sapwood.kernel.marshal.copier import json_to_copy
 
@@ -70,7 +71,7 @@ def Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which n
             if noted is not None:
                 status, result, error = noted
                 if status == "done":
-                    return msgspec.json.decode(result or "null")
+                    return revived(msgspec.json.decode(result or "null"))
                 if status == "failed":
                     raise ToolFailed(error or "")
                 if status == "running" and not turn.toolbox.is_idempotent(name):
@@ -79,10 +80,12 @@ def Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which n
                 journal.begun_again(id)
             await journal.kept()
             try:
-                with turn.within(id, name):
-                    value = await handler(args)
-            except SkipToolExecution as skipped:
-                value = skipped.result
+                try:
+                    with turn.within(id, name):
+                        value = await handler(args)
+                except SkipToolExecution as skipped:
+                    value = skipped.result
+                value = await turn.stored_bytes(value)
             except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:
                 if isinstance(error, ToolFailed | ToolFailedError):
                     await journal.ended(id, error=str(error))

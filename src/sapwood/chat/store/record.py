@@ -10,9 +10,10 @@ import msgspec
 from sapwood.capabilities.due_work import Agenda
 from sapwood.chat.store import message_pages
 from sapwood.chat.store.chat_behavior import ChatBehavior
+from sapwood.chat.store.message_files import MessageFiles
 from sapwood.chat.store.outputs import Output
 from sapwood.chat.store.stream import ChatStream
-from sapwood.chat.store.transcript import Transcript
+from sapwood.chat.store.transcript import Transcript, UIMessage
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turn_spans import TurnSpans
 from sapwood.chat.store.turns import Turn, TurnsTable
@@ -46,9 +47,18 @@ class ConversationRecord:
         self.transcript = Transcript(actor.database, actor.host.clock)
         self.turns = TurnsTable(actor.database, actor.host.clock, TurnSpans(actor))
         self.stream = ChatStream(actor, self.turns)
+        self.files = MessageFiles(actor, self.transcript, self.turns)
+        self.transcript.on_stored = self._stored
+        self.transcript.on_added = self.files.hold_in_history
+        self.transcript.on_changed = self.files.changed
         self.output: Output = actor.agent._output
         if actor.kind.overrides("on_chunk"):
             self.stream.on_chunk = self._agent.on_chunk
+
+    def _stored(self, message: UIMessage) -> None:
+        self.files.hold(message)
+        if message["role"] == "user":
+            self.files.changed([message["id"]])
 
     def row(self, number: int) -> TurnRow:
         """Return a turn as it is stored."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,12 @@ class Transcript:
         self._undone = database.undone
         self._changes = 0
         """How often what the model sees was changed."""
+        self.on_stored: Callable[[UIMessage], None] | None = None
+        """Called in the slice in which a message is stored."""
+        self.on_added: Callable[[str, ModelMessage], None] | None = None
+        """Called in the slice in which the model's history grows, with the id of the message that it belongs to."""
+        self.on_changed: Callable[[Collection[str]], None] | None = None
+        """Called in the slice in which messages are deleted or changed."""
 
     @property
     def exists(self) -> bool:
@@ -133,6 +139,8 @@ class Transcript:
         )
         self._forget_undone()
         self._body = (message["id"], text)
+        if self.on_stored is not None:
+            self.on_stored(message)
         if self._db.has(SEARCH):
             self._forget_words(message["id"])
             self._index(message)
@@ -173,10 +181,16 @@ class Transcript:
                 self._forget_words(id)
         if gone:
             self._forget_history()
+            self._tell_changed(gone)
+
+    def _tell_changed(self, ids: Collection[str]) -> None:
+        if self.on_changed is not None:
+            self.on_changed(ids)
 
     def clear(self) -> None:
         """Forget everything that was said."""
         if self.exists:
+            self._tell_changed([id for id, _ in self.ids()])
             self._db.execute("DELETE FROM sapwood_messages")
             self._db.execute("DELETE FROM sapwood_model_messages")
             if self._db.has(SEARCH):
@@ -236,6 +250,8 @@ class Transcript:
         self._changes += 1
         if self._is_loaded() and self._history is not None:
             self._history.append((id, message))
+        if self.on_added is not None:
+            self.on_added(id, message)
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""

@@ -287,6 +287,7 @@ class ActiveTurn(CancellableTurn):
             toolbox=self._actor.of(Toolbox),
             within=lambda call, name: self._delegating.within(row, call, name),
             journal=CallJournal(self._actor, self._turns, row.number),
+            stored_bytes=self._record.files.stored_bytes,
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
@@ -337,7 +338,10 @@ class ActiveTurn(CancellableTurn):
                 gen_ai__usage__output_tokens=usage.output_tokens,
             )
         self._actor.check_live()
+        response, files = await self._record.files.stored_response(response)
+        self._actor.check_live()
         row = self.going_on()
+        self._stream.put(*files)
         self._stream.flush()
         self._transcript.add(row.message, response)
         self._turns.set(row.number, steps=step)
@@ -352,7 +356,7 @@ class ActiveTurn(CancellableTurn):
         if not cut:
             return
         with self.own_code():
-            summary = await self._agent.compact(list(history[:cut]))
+            summary = await self._agent.compact(await self._record.files.filled(history[:cut]))
         if summary is None:
             summary = await self._asking.summary(row, turn, history[:cut])
         self._actor.check_live()

@@ -17,6 +17,7 @@ from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.size_limits import over
 from sapwood.chat.store.transcript import unreturned
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
+from sapwood.chat.store.user_messages import ids_of
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
 from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
@@ -177,6 +178,7 @@ class TurnFinish:
             self._turns.set(
                 row.number, new_messages="null"
             )  # nothing was to join it, and it has not begun all the same
+        self._record.files.changed(ids_of(row.new_messages) if row.new_messages != JOINED else ())
         self._end_turn(row, status, reason=reason)
         self._stream.tell(wire.done(row.stream, status, asked=row.prompts()))
         self._stream.settle(row.number)

@@ -16,14 +16,15 @@ from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
-from sapwood.chat.store.user_messages import check, ids_of, received, request_of, trailing
+from sapwood.chat.store.user_messages import check, has_files, ids_of, received, request_of, trailing
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.errors import Refused
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.disclosure import for_clients
-from sapwood.randomness import new_id
+from sapwood.randomness import Random, new_id
+from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runs_table import Run
 from sapwood.when import After
 from sapwood.wire import chat as wire
@@ -44,6 +45,13 @@ class Intake:
         record = self._record = actor.of(ConversationRecord)
         self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
         self._ending = actor.of(TurnFinish)
+
+    async def receive(self, message: str | Sequence[UIMessage], *, id: str | None = None) -> TurnRow:
+        """Accept a message of code: a text, or messages in the format of the AI SDK."""
+        messages = _messages_of(message, self._actor.host.random)
+        if has_files(messages):
+            messages = await self._record.files.take(messages, {})
+        return self.ask(messages, id=id, user=user_of_code())
 
     def ask(
         self,
@@ -87,6 +95,8 @@ class Intake:
             run=run,
             user=user,
         )
+        for message in new:
+            self._record.files.hold(message)
         if regenerate:
             self._turns.set(row.number, last_kept=self._last_known(messages))
         if busy and policy == "interrupt":
@@ -112,11 +122,12 @@ class Intake:
         said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
         new = [message for message in said if message.get("id") not in stored]
         schemes = self._actor.host.settings.file_url_schemes
-        new = [received(message, schemes) for message in new]
+        files = self._record.files
+        new = [received(message, schemes, files) for message in new]
         last = said[-1] if changed and said and said[-1] is messages[-1] else {}
         before = self._transcript.get(last["id"]) if last.get("id") in stored else None
         if before is not None and before["parts"] != last["parts"]:
-            last = received(last, schemes)
+            last = received(last, schemes, files)
             if before["parts"] != last["parts"]:
                 new.append(last)
         return [
@@ -232,3 +243,10 @@ def _ids(messages: Sequence[UIMessage]) -> list[str]:
 
 def _is_notice(row: TurnRow) -> bool:
     return row.id.startswith(NOTICE)
+
+
+def _messages_of(message: str | Sequence[UIMessage], random: Random) -> Sequence[UIMessage]:
+    """Return a text as a message of the user."""
+    if not isinstance(message, str):
+        return message
+    return [{"id": f"msg-{new_id(random)}", "role": "user", "parts": [{"type": "text", "text": message}]}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection
 from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.sent_files import SentFiles
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.replay import Replay
@@ -97,6 +99,7 @@ class ModelRequests:
         self._agent: ChatBehavior = actor.agent
         record = actor.of(ConversationRecord)
         self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._files = record.files
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
@@ -147,9 +150,13 @@ class ModelRequests:
 
     async def summary(self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage]) -> str:
         """Have the model say in short what was said."""
-        return await self._provided(
-            row, turn, old, None, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
-        )
+
+        async def summarise(token: CancellationToken) -> str:
+            sent = await self._files.filled(old)
+            self._step.files = SentFiles(sent)
+            return await LOOP.summarise(turn, sent, token, self._counting(row))
+
+        return await self._provided(row, turn, old, None, summarise)
 
     async def _watched(
         self,
@@ -160,10 +167,14 @@ class ModelRequests:
         hear: Callable[[Any], None],
     ) -> ModelResponse:
         """Ask the model, and no longer if it falls silent."""
+        sent = await self._files.filled(history)
+        self._actor.check_live()
+        self._step.files = SentFiles(sent)
+        rewrite = partial(self._rewrite, history, sent)
         self._silence = silence = self.listen_for(token.cancel, self._agent.stall_timeout)
         try:
             return self._step.answered(
-                await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked, self._rewrite)
+                await LOOP.ask(turn, sent, token, hear, self._counting(row), self._step.asked, rewrite)
             )
         except Exception:
             if silence is None or not silence.is_too_long:
@@ -210,10 +221,13 @@ class ModelRequests:
         self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
 
-    def _rewrite(self, changes: dict[int, ModelMessage]) -> None:
+    def _rewrite(
+        self, history: Sequence[ModelMessage], sent: Sequence[ModelMessage], changes: dict[int, ModelMessage]
+    ) -> None:
         """Store what capabilities have made of prompts: the next step is to send that too."""
         self._actor.check_live()
-        self._transcript.rewrite(changes)
+        stored = {at: self._files.emptied(one, sent[at], history[at]) for at, one in changes.items()}
+        self._transcript.rewrite(stored)
 
     async def put_right(self, row: TurnRow) -> None:
         """A turn is begun again: the process may have ended before the root or the user's ledger knew of a request."""

@@ -11,6 +11,7 @@ from sapwood.chat.models import prices
 from sapwood.chat.models.loop import LoopTurn
 from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.request_records import RequestRecords
+from sapwood.chat.store.sent_files import SentFiles
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.kernel.actors.actor import Actor
@@ -35,6 +36,8 @@ class StepRecord:
         self._span: int | None = None
         self._is_sent = False
         """Whether it is recorded what was sent."""
+        self.files = SentFiles(())
+        """The files that the request holds: the record names them."""
 
     def begin(self, row: TurnRow, turn: LoopTurn, step: int | None) -> None:
         """Record that a request is about to be made: called while there is something to commit, if possible."""
@@ -74,7 +77,7 @@ class StepRecord:
         """An HTTP client sends this."""
         if self._span is not None and self._actor.dropped is None:
             self._is_sent = True
-            self._requests.sent(self._span, url, body)
+            self._requests.sent(self._span, url, self.files.named_in(body))
 
     def asked(self, form: Callable[[], bytes]) -> None:
         """The model was asked: record it, unless an HTTP client has told what it sends."""
