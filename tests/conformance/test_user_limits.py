@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.conformance.drivers import running
+from tests.conformance.serving import door
 from tests.machine import patience
 
-from sapwood import Agent, App, ChatAgent, Limits, Per, Turn, Unavailable, agent_tool
+from sapwood import Agent, App, ChatAgent, Limits, Per, Turn, Unavailable, agent_tool, tool
 from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.chat.models.user_ledger import UserLedger
 from sapwood.chat.models.user_limits import ledger_name
 from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, text
 
@@ -179,3 +181,92 @@ async def test_a_crash_at_any_commit_between_reserve_and_settle_counts_each_requ
             assert await used(world, "ann") == await spent(agent), nth
             ledger = await world.get_agent(UserLedger, "ann")
             assert await ledger.reserved() == 0, nth
+
+
+class Office(Agent):
+    """Has a desk of another tree work."""
+
+    async def on_run(self, input: str) -> str:
+        desk = await self.get_agent(Desk, input)
+        return (await desk.send("go")).text
+
+
+class Switchboard(Desk):
+    """Calls agents of other trees from a tool and from a run."""
+
+    model = ScriptedModel(call("ring", desk="x"), call("office", input="y"), text("done"), each=True)
+    tools = (agent_tool(Office, name="office"),)
+
+    @tool
+    async def ring(self, desk: str) -> str:
+        """Ask a desk."""
+        other = await self.get_agent(Desk, desk)
+        return (await other.send("go")).text
+
+
+async def test_what_a_turn_sends_to_other_trees_counts_for_its_user() -> None:
+    async with users(lambda user: Limits(tokens=100 * ONE), Switchboard, Desk) as world:
+        agent = await world.get_agent(Switchboard, "s")
+        assert (await agent.ask("ann"))[0] == "completed"
+        desks = [await world.get_agent(Desk, name) for name in "xy"]
+        parts = [await spent(one) for one in (agent, *desks)]
+        assert all(parts)
+        assert await used(world, "ann") == sum(parts)
+
+
+async def test_a_ledger_that_cannot_be_reached_is_asked_again_and_no_request_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(Desk):
+        model = ScriptedModel(text("one two"), each=True)
+
+    failures, find = 3, UserReservations._ledger  # pyright: ignore[reportPrivateUsage]
+
+    async def away(self: UserReservations, user: str) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            assert Counted.model.asked == []
+            raise Unavailable("The node that has it is starting.")
+        return await find(self, user)
+
+    monkeypatch.setattr(UserReservations, "_ledger", away)
+    async with users(lambda user: Limits(tokens=100 * ONE), Counted) as world:
+        agent = await world.get_agent(Counted, "c")
+        asking = asyncio.create_task(agent.ask("ann"))
+        while not asking.done():
+            await world.clock.advance(5)
+        assert (await asking)[0] == "completed"
+        assert len(Counted.model.asked) == 1
+
+
+async def test_a_settlement_that_fails_is_delivered_by_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failures = UserReservations.deliver, 2
+
+    async def fails(self: UserReservations, user: str, usage: Any) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise Unavailable("The node that has it is starting.")
+        await original(self, user, usage)
+
+    monkeypatch.setattr(UserReservations, "deliver", fails)
+    async with users(lambda user: Limits(tokens=100 * ONE)) as world:
+        agent = await world.get_agent(Desk, "d")
+        assert (await agent.ask("ann"))[0] == "completed"
+        assert await used(world, "ann") == 0
+        await world.clock.advance(60)
+        await world.settled()
+        assert await used(world, "ann") == await spent(agent)
+
+
+@pytest.mark.slow
+async def test_no_client_reaches_a_ledger() -> None:
+    app: dict[str, Any] = {"authenticate": lambda request: "ann", "user_limits": lambda user: Limits(tokens=100 * ONE)}
+    async with asyncio.timeout(patience()), door(Desk, **app) as site:
+        agent = await site.world.get_agent(Desk, "d")
+        assert (await agent.ask("ann"))[0] == "completed"
+        for path in ("", "/questions", "/call/used", "/chat", "/runs"):
+            for method in ("GET", "POST"):
+                told = await site.http(f"/agents/sapwood-user/ann{path}", method=method, body=b"{}")
+                assert told.status == 404, (method, path)

@@ -199,7 +199,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
 
     async def _sapwood_settle_user(self, settlement: tuple[str, TurnUsage]) -> None:
         """Settle with the ledger of a user; the framework's own."""
-        await self._actor.of(UserReservations).settle_again(*settlement)
+        await self._actor.of(UserReservations).deliver(*settlement)
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""

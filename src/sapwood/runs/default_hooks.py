@@ -19,6 +19,7 @@ from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.contract import RunBackend
 from sapwood.runs.execution.executor import FOLLOW, RunExecutor
+from sapwood.runs.execution.run_hooks import TurnCause
 from sapwood.runs.http.events_http import Watchers
 from sapwood.runs.http.file_transfers import FileTransfers
 from sapwood.runs.http.http_server import RunsFromOutside
@@ -90,6 +91,9 @@ class DefaultHooks:
 
     def state_changes(self) -> None:
         self._actor.of(ChildStates).changed()
+
+    def turn_cause(self, turn: str | None = None) -> TurnCause | None:
+        """Return `None`: the agent has no turns."""
 
     async def limit_settled(self, turn: str) -> None:
         """Do nothing: the agent has no turns."""

@@ -64,7 +64,7 @@ class Turn(Generic[O_co]):
     body: dict[str, Any] = field(default_factory=dict[str, Any])
     """The other fields that the client sent with its request."""
     user: str | None = None
-    """The id of the user who sent the message. `None` if no authenticated client sent it."""
+    """The id of the user who sent the message, or whose turn sent it. `None` if no authenticated client began it."""
 
 
 ALL_CALLS = (

@@ -17,6 +17,7 @@ from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.active_turn import ActiveTurn, EndTurn
 from sapwood.chat.turn.cancellation import Interrupts
+from sapwood.chat.turn.request_owner import owner_of
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.exceptions import describe
@@ -51,6 +52,9 @@ class FiberDriver:
             await self._wake_above(row, row.run)
             row = self._turns.of(number)
         if row is not None and row.status == "running":
+            owner, call = owner_of(self._actor, row), current.get()
+            if call is not None and owner.kind == "user":
+                call.user = owner.id  # also of what its tools do in other trees
             doing.set(DrivenPart(self._actor, row.id, row.id, row.run))
             again = is_again()
             turn = ActiveTurn(self._actor, number, self._end)

@@ -92,13 +92,13 @@ class UserReservations:
 
     async def _settle(self, user: str, usage: TurnUsage) -> None:
         try:
-            await (await self._ledger(user)).settle(usage)
+            await self.deliver(user, usage)
         except SapwoodError:  # the queue delivers it
             self._actor.check_live()
             self._actor.of(Queue).call_back(QUEUE, SETTLE, "settlement", (user, usage))
 
-    async def settle_again(self, user: str, usage: TurnUsage) -> None:
-        """Settle with a ledger that could not be reached before; the queue repeats it."""
+    async def deliver(self, user: str, usage: TurnUsage) -> None:
+        """Settle with the ledger of a user. If that fails, the queue repeats it."""
         await (await self._ledger(user)).settle(usage)
 
     async def _ledger(self, user: str) -> UserLedger:

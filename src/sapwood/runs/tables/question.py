@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from sapwood.address import PathSegment
-from sapwood.kernel.marshal.call import OPERATOR, current
+from sapwood.kernel.marshal.call import OPERATOR, current, id_of
 from sapwood.kernel.marshal.json_schemas import problem_of
 from sapwood.roles import AnyClient, Roles
 
@@ -160,16 +160,13 @@ def author_of_code(authentication: str | None) -> Author:
     return author_of_client(getattr(client, "user", None), authentication, channel)
 
 
-def id_of(user: Any) -> str | None:
-    """Return the id of a user, or a user that is a string; `None` for any other user without an `id` that is one."""
-    id: Any = user if isinstance(user, str) else getattr(user, "id", None)
-    return id if isinstance(id, str) else None
-
-
 def user_of_code() -> str | None:
-    """Return the id of the user whose client called the code that runs now; `"operator"` for an operator."""
-    client = _calling_client()
-    return "operator" if client is OPERATOR else id_of(getattr(client, "user", None))
+    """Return the id of the user whose client called the code that runs now, or whose message began the turn that it
+    is a part of; `"operator"` for an operator."""
+    call, client = current.get(), _calling_client()
+    if client is OPERATOR:
+        return "operator"
+    return id_of(getattr(client, "user", None)) or (None if call is None else call.user)
 
 
 def _calling_client() -> object:
