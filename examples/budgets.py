@@ -5,7 +5,17 @@ import sys
 
 from pydantic_ai import ModelSettings
 
-from sapwood import App, ChatAgent, Limits, Per, Run, Settings, agent_tool, tool
+from sapwood import (
+    App,
+    ChatAgent,
+    Limits,
+    Per,
+    Question,
+    Run,
+    Settings,
+    agent_tool,
+    tool,
+)
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import LimitWarning
 
@@ -105,13 +115,16 @@ async def main(data: str) -> None:
             print("answer:", turn.text)
         # --8<-- [start:allow]
         print(turn.status, turn.reason)
-        while not (questions := await office.questions.list()):
+        questions: list[Question] = []
+        while not questions:
             await asyncio.sleep(0.05)
+            questions = await office.questions.list()
         (question,) = questions
         print(question.prompt)
         await office.questions.answer(question, "allow")
-        while (turn := await office.turns.wait(turn.id)).status == "waiting":
+        while turn.status == "waiting":
             await asyncio.sleep(0.05)
+            turn = await office.turns.wait(turn.id)
         print("answer:", turn.text)
         # --8<-- [end:allow]
 

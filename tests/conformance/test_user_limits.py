@@ -74,7 +74,7 @@ async def users(
 async def used(world: World, user: str) -> int:
     """Return the tokens that are counted for a user in all."""
     ledger = await world.get_agent(UserLedger, ledger_name(user))
-    return (await ledger.used()).get(" 0", (0, 0))[0]
+    return next((one["tokens"] for one in await ledger.used() if one["period"] is None), 0)
 
 
 async def spent(agent: Any) -> int:
@@ -194,7 +194,7 @@ class Office(Agent):
 class Switchboard(Desk):
     """Calls agents of other trees from a tool and from a run."""
 
-    model = ScriptedModel(call("ring", desk="x"), call("office", input="y"), text("done"), each=True)
+    model = ScriptedModel(call("ring", desk="x"), call("office", message="y"), text("done"), each=True)
     tools = (agent_tool(Office, name="office"),)
 
     @tool

@@ -212,6 +212,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["work: completed, Hello.\nhome: failed, The limit is 3 messages a minute."],
         ["work: failed, The limit is 3 messages a minute."],
     ),
+    "user_limits.py": (
+        ["ann in games: an answer\nbob in work: an answer\nbob in home: an answer", "bob in games: for the user"],
+        ["ann in games: an answer\nbob in work: for the user"],
+    ),
     "reports.py": (
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],

@@ -8,15 +8,16 @@ counted by the next one. A reservation of a turn replaces the one before it, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sapwood.agent import Agent
 from sapwood.chat.models.user_limits import UserLimit
 from sapwood.decorators import agent
 from sapwood.errors import OverLimit
-from sapwood.kernel.trees.budgets import shortage
+from sapwood.kernel.trees.budgets import NANO, shortage
 from sapwood.periods import KEPT_PERIODS, Per
+from sapwood.when import zone
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
@@ -122,10 +123,15 @@ class UserLedger(Agent):
             usage.reservation,
         )
 
-    async def used(self) -> dict[str, tuple[int, int]]:
-        """Return the tokens and nanodollars of the user: in all, and in each period that is stored."""
-        rows = self.sql("SELECT calendar, starts_at, tokens, nanodollars FROM totals ORDER BY 1, 2")
-        return {f"{row['calendar']} {row['starts_at']:.0f}": (row["tokens"], row["nanodollars"]) for row in rows}
+    async def used(self) -> list[dict[str, Any]]:
+        """Return what the user has used: in all, where the period is `None`, and in each period that is stored."""
+        found: list[dict[str, Any]] = []
+        for row in self.sql("SELECT calendar, starts_at, tokens, nanodollars FROM totals ORDER BY 1, 2"):
+            period, _, place = str(row["calendar"]).partition(" ")
+            starts_at = datetime.fromtimestamp(float(row["starts_at"]), zone(place)).isoformat() if period else None
+            used = {"tokens": row["tokens"], "dollars": int(row["nanodollars"]) / NANO}
+            found.append({"period": period or None, "starts_at": starts_at} | used)
+        return found
 
     async def reserved(self) -> int:
         """Return the number of requests that are in progress."""
