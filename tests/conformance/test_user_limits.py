@@ -270,3 +270,10 @@ async def test_no_client_reaches_a_ledger() -> None:
             for method in ("GET", "POST"):
                 told = await site.http(f"/agents/sapwood-user/ann{path}", method=method, body=b"{}")
                 assert told.status == 404, (method, path)
+
+
+@pytest.mark.slow
+async def test_a_user_without_an_id_is_refused() -> None:
+    app: dict[str, Any] = {"authenticate": lambda request: {"name": "ann"}, "user_limits": lambda user: None}
+    async with asyncio.timeout(patience()), door(Desk, **app) as site:
+        assert (await site.http("/agents/desk/d/questions")).status == 500

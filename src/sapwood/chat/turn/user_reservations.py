@@ -22,7 +22,7 @@ QUEUE = "sapwood limits"
 SETTLE = "_sapwood_settle_user"
 """The method that settles with a ledger that could not be reached."""
 LEDGER = Retry(max_attempts=10, initial_delay=timedelta(seconds=1), max_delay=timedelta(seconds=30))
-"""How often a ledger is asked that cannot be reached. Meanwhile no request is sent."""
+"""How often a ledger is asked that cannot be reached. No request is sent before it answers."""
 
 Pause = Callable[[float], Awaitable[None]]
 
