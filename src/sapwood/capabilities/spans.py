@@ -180,6 +180,13 @@ class Spans:
         number = self._numbers.get((work, kind, key))
         return None if number is None else opened.get(number)
 
+    def attempts(self, work: str, kind: str, key: str) -> int:
+        """Return how often something was attempted, though the work that it is part of may be over."""
+        self._read()
+        rows = self._rows("WHERE work = ? AND kind = ?", work, kind) if self._database.has(SPANS) else []
+        found = [row for row in (*rows, *self._changed.values()) if _name_of(row) == (work, kind, key)]
+        return max((row.attempt for row in found), default=0)
+
     def is_from_before(self, row: SpanRow) -> bool:
         """Return whether a span began in an earlier incarnation."""
         return row.incarnation < self._incarnation

@@ -299,9 +299,11 @@ class ModelRequests:
                 async with limiter.request(owner, self._waits, self._running.stopped):
                     await self._actor.until_leased()
                     self._actor.check_live()
+                    await self._step.until_stored(row, turn, step)
+                    self._actor.check_live()
                     self._running.going_on()
                     self._reserve(turn, messages)
-                    with self._step.attempt(row, turn, step):
+                    with self._step.attempt():
                         return await self._over_wire(turn, ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed, self._actor.host.random))

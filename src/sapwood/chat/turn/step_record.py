@@ -45,14 +45,19 @@ class StepRecord:
         key = SUMMARY if step is None else str(step)
         self._span = self._spans.begin("step", str(WorkId.run(row.id)), name, key=key, step=step) or None
 
+    async def until_stored(self, row: TurnRow, turn: LoopTurn, step: int | None) -> None:
+        """Store that a request is made again, or for a summary: nothing else is committed before it."""
+        if self._span is None and self._spans.are_kept:
+            self.begin(row, turn, step)
+            self._spans.write()
+            await self._actor.leave()
+
     @contextmanager
-    def attempt(self, row: TurnRow, turn: LoopTurn, step: int | None) -> Generator[None, None, None]:
+    def attempt(self) -> Generator[None, None, None]:
         """Record the request that is made in this block. One that ends with the process stays open."""
         if not self._spans.are_kept:
             yield
             return
-        if self._span is None:
-            self.begin(row, turn, step)
         assert self._span is not None
         self._spans.asked(self._span)
         self._is_sent = False
