@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
 
@@ -58,7 +58,7 @@ class SpanRow(NamedTuple):
     first_at: float | None = None
     ended_at: float | None = None
     status: str = "running"
-    facts: str = "{}"
+    facts: Mapping[str, Any] = {}
 
     @property
     def is_open(self) -> bool:
@@ -138,7 +138,7 @@ class Spans:
             attempt,
             self._incarnation,
             self._actor.host.clock.now(),
-            facts=_json(facts),
+            facts=_known(facts),
         )
         self._put(row)
         return row.number
@@ -158,13 +158,13 @@ class Spans:
     def change(self, number: int, *, status: str | None = None, **facts: Any) -> None:
         """Record a change of what is open."""
         if number and (row := self._read().get(number)) is not None:
-            self._put(row._replace(status=status or row.status, facts=_with(row.facts, facts)))
+            self._put(row._replace(status=status or row.status, facts={**row.facts, **_known(facts)}))
 
     def end(self, number: int, status: str, **facts: Any) -> None:
         """Record how something ended, unless that is recorded already."""
         if number and (row := self._read().get(number)) is not None:
             now = self._actor.host.clock.now()
-            self._put(row._replace(status=status, ended_at=now, facts=_with(row.facts, facts)))
+            self._put(row._replace(status=status, ended_at=now, facts={**row.facts, **_known(facts)}))
 
     def open(self, work: str, kind: str | None = None) -> list[SpanRow]:
         """Return the open spans of a piece of work, or those of one kind."""
@@ -191,20 +191,20 @@ class Spans:
         """Return whether a span began in an earlier incarnation."""
         return row.incarnation < self._incarnation
 
-    def reopen(self, work: str, kind: str) -> int | None:
+    def reopen(self, work: str, kind: str, key: str | None = None) -> int | None:
         """Continue the last span of this kind, though it had ended; return its number, or `None` if there is none."""
         if not self.are_kept or not self._database.has(SPANS):
             return None
         self._read()
         self.write()
-        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC LIMIT 1", work, kind)
-        if not rows:
+        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC", work, kind)
+        found = next((row for row in rows if key in (None, _name_of(row)[2])), None)
+        if found is None:
             return None
-        row = rows[0]._replace(status="running", ended_at=None)
-        self._names[row.number] = _name_of(row)
+        self._names[found.number] = _name_of(found)
         self._count_attempts(work)
-        self._put(row)
-        return row.number
+        self._put(found._replace(status="running", ended_at=None))
+        return found.number
 
     def _parent(self, opened: dict[int, SpanRow], kind: str, work: str) -> int | None:
         """Return the open span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
@@ -249,7 +249,7 @@ class Spans:
 
     def _rows(self, where: str, *arguments: Any) -> list[SpanRow]:
         rows = self._database.execute(f"SELECT {COLUMNS} FROM sapwood_spans {where}", *arguments)  # noqa: S608 - ours
-        return [SpanRow(*row) for row in rows]
+        return [SpanRow(*row[:-1], facts_of(row[-1])) for row in rows]
 
     def _put(self, row: SpanRow) -> None:
         if self._actor.dropped is not None:
@@ -297,8 +297,9 @@ class Spans:
         changed, self._changed = self._changed, {}
         if not changed or self._actor.dropped is not None:
             return
-        if self.have_room(sum(len(row.facts) for row in changed.values())):
-            self._insert(changed)
+        rows = [(*row[:-1], msgspec.json.encode(row.facts).decode()) for row in changed.values()]
+        if self.have_room(sum(len(facts) for *_, facts in rows)):
+            self._insert(changed, rows)
         if self._ended_works >= SWEPT_AFTER and self._database.has(SPANS):
             self._ended_works = 0
             self._sweep()
@@ -318,8 +319,8 @@ class Spans:
             )
         return False
 
-    def _insert(self, changed: dict[int, SpanRow]) -> None:
-        rows, was_noted = list(changed.values()), self._is_noted
+    def _insert(self, changed: dict[int, SpanRow], rows: list[tuple[Any, ...]]) -> None:
+        was_noted = self._is_noted
         self._database.on_undo(lambda: self._unwritten(changed, was_noted=was_noted))
         self._database.ensure(SPANS)
         if not self._is_noted:
@@ -327,7 +328,7 @@ class Spans:
             self._database.execute(
                 "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
                 self._incarnation,
-                rows[0].began_at,
+                next(iter(changed.values())).began_at,
                 _version(),
             )
         for start in range(0, len(rows), AT_ONCE):
@@ -410,16 +411,11 @@ def facts_of(text: str) -> dict[str, Any]:
 
 
 def _name_of(row: SpanRow) -> Name:
-    return row.work, row.kind, str(facts_of(row.facts).get("key", row.name))
+    return row.work, row.kind, str(row.facts.get("key", row.name))
 
 
-def _with(facts: str, more: dict[str, Any]) -> str:
-    known = {name: value for name, value in more.items() if value is not None}
-    return _json(facts_of(facts) | known) if known else facts
-
-
-def _json(facts: dict[str, Any]) -> str:
-    return msgspec.json.encode({name: value for name, value in facts.items() if value is not None}).decode()
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def check_record_retention(name: str, value: object) -> None:

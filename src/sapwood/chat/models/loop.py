@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from sapwood.chat.models import provider_sockets
 from sapwood.chat.models.prices import Prices
 from sapwood.chat.models.request_usage import ModelRequestUsage
-from sapwood.chat.models.sent_form import sent_form
+from sapwood.chat.models.sent_form import SentForm
 from sapwood.chat.models.tool_journal import Hooked, Journal, Journalled
 from sapwood.chat.models.turn_capabilities import HistoryCopy, TurnCapabilities
 from sapwood.chat.store.compaction import SUMMARISE
@@ -149,7 +149,7 @@ class PydanticLoop:
         token: CancellationToken,
         said: Callable[[Any], None],
         used: Callable[[ModelRequestUsage], None],
-        asked: Callable[[Callable[[], bytes]], None],
+        asked: Callable[[SentForm], None],
         rewritten: Callable[[dict[int, ModelMessage]], None],
     ) -> ModelResponse:
         """Ask the model to continue.
@@ -299,9 +299,7 @@ def _telling() -> Any:
         in between. What the model said is complete all the same; models keep it where it comes in.
         """
 
-        def __init__(
-            self, wrapped: Any, tell: Callable[[Any], None], asked: Callable[[Callable[[], bytes]], None]
-        ) -> None:
+        def __init__(self, wrapped: Any, tell: Callable[[Any], None], asked: Callable[[SentForm], None]) -> None:
             super().__init__(wrapped)
             self._tell = tell
             self._asked = asked
@@ -312,7 +310,7 @@ def _telling() -> Any:
         ) -> AsyncGenerator[Any]:
             streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
             async with streaming as response:
-                self._asked(lambda: sent_form(messages, model_settings, model_request_parameters))
+                self._asked(SentForm(messages, model_settings, model_request_parameters))
                 # A response that continues where an earlier one stopped is counted on from there, above us.
                 if messages[-1].kind == "request":
                     events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]

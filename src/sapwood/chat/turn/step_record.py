@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from sapwood.capabilities.spans import Spans, code_of
 from sapwood.chat.models import prices
 from sapwood.chat.models.loop import LoopTurn
 from sapwood.chat.models.request_usage import ModelRequestUsage
+from sapwood.chat.models.sent_form import SentForm
 from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.sent_files import SentFiles
 from sapwood.chat.store.turn_rows import TurnRow
@@ -84,10 +85,11 @@ class StepRecord:
             self._is_sent = True
             self._requests.sent(self._span, url, self.files.named_in(body))
 
-    def asked(self, form: Callable[[], bytes]) -> None:
+    def asked(self, form: SentForm) -> None:
         """The model was asked: record it, unless an HTTP client has told what it sends."""
-        if not self._is_sent and self._span is not None:
-            self.sent("", form())
+        if not self._is_sent and self._span is not None and self._actor.dropped is None:
+            self._is_sent = True
+            self._requests.asked(self._span, form)
 
     def used(self, usage: ModelRequestUsage) -> None:
         """The provider has said what the request used."""

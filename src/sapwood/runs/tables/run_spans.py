@@ -30,8 +30,12 @@ class RunSpans:
 
     def end(self, row: RunRow) -> None:
         """Record how a run ended."""
-        if (span := self._spans.find(_work(row), "run", row.id)) is not None:
-            self._spans.end(span.number, row.status, reason=row.reason)
+        work = _work(row)
+        span = self._spans.find(work, "run", row.id)
+        # One that was interrupted may still end: the agent that executes it was only out of reach.
+        number = self._spans.reopen(work, "run", row.id) if span is None else span.number
+        if number is not None:
+            self._spans.end(number, row.status, reason=row.reason)
 
 
 def _work(row: RunRow) -> str:
