@@ -145,6 +145,19 @@ async def test_clearing_during_a_turn_leaves_no_records_of_it() -> None:
         assert "a secret" not in said(body)
 
 
+async def test_clearing_while_a_turn_waits_leaves_no_records_of_it() -> None:
+    cls = talker(ScriptedModel(call("pay", amount=3, id="c1"), text("yes")), base=Looking)
+    async with running(App(agents=[cls])) as world:
+        one = await world.get_agent(cls, "t")
+        turn = await one.send("a secret")
+        assert turn.status == "waiting"
+        await one.conversation.clear()
+        await world.settled()
+
+        for table in ("sapwood_spans", "sapwood_model_requests", "sapwood_sent_messages", "sapwood_sent_texts"):
+            assert await counted(world, f"SELECT count(*) FROM {table}") == [[0]], table
+
+
 async def test_an_agent_that_is_destroyed_during_a_turn_takes_its_records_along() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(text("never heard", gate=gate), text("yes"))

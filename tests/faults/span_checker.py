@@ -16,6 +16,7 @@ import msgspec
 from tests.faults.reading import has
 
 OPEN = ("running", "waiting")
+CLEARED = "cleared"
 
 
 class Span(NamedTuple):
@@ -82,6 +83,8 @@ class Records:
         for turn in by_number.values():
             if not turn.steps and turn.status not in ("running", "waiting", "completed"):
                 continue  # one that was never begun has no record
+            if CLEARED in (turn.cancelled, turn.reason) and not turn.is_open:
+                continue  # its records were deleted with the conversation
             found += self._of_turn(turn)
         for call in calls:
             turn = by_number.get(call.turn)

@@ -170,7 +170,8 @@ class Spans:
         """Return the open spans of a piece of work, or those of one kind."""
         if not self.are_kept:
             return []
-        return [row for row in self._read().values() if row.work == work and kind in (None, row.kind)]
+        opened = self._read()
+        return [row for row in opened.values() if row.work == work and kind in (None, row.kind)] if opened else []
 
     def find(self, work: str, kind: str, key: str) -> SpanRow | None:
         """Return the open span with this key, if there is one."""

@@ -194,7 +194,7 @@ class TurnFinish:
         self._turns.end(row.number, status, error, reason, **news)
         self._actor.of(LimitWaits).ended(row)
         self.count_end(status)
-        if row.cancelled == CLEARED:
+        if CLEARED in (row.cancelled, reason):
             self._actor.of(RequestRecords).delete_turns()
         self.end_run(row, status, error, reason)
 
