@@ -310,7 +310,7 @@ def _telling() -> Any:
         ) -> AsyncGenerator[Any]:
             streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
             async with streaming as response:
-                self._asked(SentForm(messages, model_settings, model_request_parameters))
+                self._asked(SentForm(messages, dict(model_settings or {}), model_request_parameters))
                 # A response that continues where an earlier one stopped is counted on from there, above us.
                 if messages[-1].kind == "request":
                     events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]
