@@ -21,6 +21,7 @@ from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.tools.tools import check_approvers, check_tools
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import POLICIES, Intake
 from sapwood.chat.turn.limit_waits import LimitWaits
@@ -80,7 +81,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     loop: ClassVar[PydanticAgent[Any, Any] | None] = None
     """Your own `pydantic_ai.Agent`. It replaces the one that sapwood creates from the settings above."""
     compact_above: ClassVar[int | None] = None
-    """Approximate number of tokens above which old messages are summarised for the model. `None` means never."""
+    """Approximate number of tokens above which old messages are shortened for the model. `None` means never."""
     max_retries: ClassVar[int] = 3
     """Maximum number of consecutive retries when the model returns an invalid answer."""
     stall_timeout: ClassVar[float | None] = 600.0
@@ -200,6 +201,10 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     async def _sapwood_settle_user(self, settlement: tuple[str, TurnUsage]) -> None:
         """Settle with the ledger of a user; the framework's own."""
         await self._actor.of(UserReservations).deliver(*settlement)
+
+    async def _sapwood_compact(self, number: int) -> None:
+        """Compact the conversation after a turn; the framework's own."""
+        await self._actor.of(Compaction).after_turn(number)
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""

@@ -13,7 +13,7 @@ import functools
 from asyncio import CancelledError, Future, Task
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -261,13 +261,16 @@ def _stand_in(of: Any) -> Any:
 def _has_hooks(root: Any, hooks: Sequence[str] = (*OF_A_RUN, "for_run")) -> bool:
     from pydantic_ai.capabilities import AbstractCapability, WrapperCapability
 
+    base: Any = AbstractCapability
+    wrapper: Any = WrapperCapability
     leaves: list[Any] = []
     root.apply(leaves.append)
     for one in leaves:
-        if isinstance(one, WrapperCapability) and _has_hooks(one.wrapped, hooks):
+        is_wrapper = isinstance(one, wrapper)
+        if is_wrapper and _has_hooks(one.wrapped, hooks):
             return True
-        base = cast(Any, WrapperCapability) if isinstance(one, WrapperCapability) else cast(Any, AbstractCapability)
-        if any(getattr(one.__class__, hook) is not getattr(base, hook) for hook in hooks):
+        known: Any = wrapper if is_wrapper else base
+        if any(getattr(one.__class__, hook) is not getattr(known, hook) for hook in hooks):
             return True
     return False
 

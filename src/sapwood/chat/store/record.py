@@ -32,6 +32,8 @@ from sapwood.wire import helix
 
 DRIVE = "_sapwood_drive_turn"
 """The method whose fibers drive turns."""
+COMPACT = "_sapwood_compact"
+"""The method whose fibers compact the conversation after a turn."""
 
 
 class NoAnswer(Refused):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CHAT = Schema("sapwood.chat", "chat")
 SEARCH = Schema("sapwood.chat", "search")
+COMPACTION = Schema("sapwood.chat", "compaction")
 
 UIMessage = dict[str, Any]
 """A message as the AI SDK has it: id, role, parts, perhaps metadata."""
@@ -60,6 +61,8 @@ class Transcript:
         """Called in the slice in which the model's history grows, with the id of the message that it belongs to."""
         self.on_changed: Callable[[Collection[str]], None] | None = None
         """Called in the slice in which messages are deleted or changed."""
+        self._rewrites = 0
+        """How often what the model sees was changed in another way than at its end."""
 
     @property
     def exists(self) -> bool:
@@ -179,6 +182,7 @@ class Transcript:
             self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
             if self._db.has(SEARCH):
                 self._forget_words(id)
+            self.unpin(id)
         if gone:
             self._forget_history()
             self._tell_changed(gone)
@@ -195,7 +199,18 @@ class Transcript:
             self._db.execute("DELETE FROM sapwood_model_messages")
             if self._db.has(SEARCH):
                 self._db.execute("DELETE FROM sapwood_message_words")
+            if self._db.has(COMPACTION):
+                self._db.execute("DELETE FROM sapwood_pinned_messages")
         self._forget_history()
+
+    def entries(self) -> list[tuple[str, ModelMessage]]:
+        """Return the conversation as the model sees it, each with the id of the message that it is part of."""
+        return self._loaded()
+
+    @property
+    def revision(self) -> tuple[int, int]:
+        """What changes with everything that is not added at the end."""
+        return (self._rewrites, self._db.undone)
 
     def history(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""
@@ -236,6 +251,7 @@ class Transcript:
     def _forget_history(self) -> None:
         self._history, self._body = None, ("", None)
         self._changes += 1
+        self._rewrites += 1
 
     def add(self, id: str, message: ModelMessage) -> None:
         """Store what was said to the model or by it, as part of a message."""
@@ -264,21 +280,40 @@ class Transcript:
         """Return what the model saw of one message."""
         return [message for one, message in self._loaded() if one == id]
 
-    def shorten(self, count: int, summary: ModelMessage) -> None:
-        """Put a summary in the place of the first messages that the model sees; clients see all of them still."""
-        id, _ = self._loaded()[count - 1]
-        rows = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position LIMIT ?", count)
-        last = rows[-1][0]
+    def shorten(self, places: Sequence[int], summary: ModelMessage) -> None:
+        """Put a summary in the place of these messages that the model sees; clients see all of them still."""
+        rows = self._db.execute("SELECT position, message FROM sapwood_model_messages ORDER BY position")
         body: bytes = _adapter().dump_json([summary])
-        self._db.execute("DELETE FROM sapwood_model_messages WHERE position <= ?", last)
+        for at in places:
+            self._db.execute("DELETE FROM sapwood_model_messages WHERE position = ?", rows[at][0])
         self._db.execute(
             "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
-            last,
-            id,
+            rows[places[0]][0],
+            rows[places[-1]][1],  # if that is taken back, so is the summary
             summary.kind,
             body[1:-1].decode(),
         )
         self._forget_history()
+
+    def pin(self, id: str) -> bool:
+        """Have no summary replace a message. Return `False` if the model does not see it."""
+        if id not in {one for one, _ in self._loaded()}:
+            return False
+        self._db.ensure(COMPACTION)
+        self._db.execute("INSERT OR IGNORE INTO sapwood_pinned_messages (id) VALUES (?)", id)
+        return True
+
+    def unpin(self, id: str) -> bool:
+        """Let a summary replace a message. Return `False` if it is not pinned."""
+        if not self._db.has(COMPACTION):
+            return False
+        return bool(self._db.execute("DELETE FROM sapwood_pinned_messages WHERE id = ? RETURNING 1", id))
+
+    def pinned(self) -> set[str]:
+        """Return the ids of the messages that no summary replaces."""
+        if not self._db.has(COMPACTION):
+            return set()
+        return {id for (id,) in self._db.execute("SELECT id FROM sapwood_pinned_messages")}
 
     def rewrite(self, changes: Mapping[int, ModelMessage]) -> None:
         """Replace messages that the model sees, by their places in the history."""

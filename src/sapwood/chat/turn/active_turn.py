@@ -27,7 +27,6 @@ from sapwood.chat.models.provider_errors import in_words, retry_after
 from sapwood.chat.models.turn_capabilities import TurnCapabilities
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection, json_of
-from sapwood.chat.store.compaction import BEFORE, cut_of
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import BEGUN, TurnRow
 from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal
@@ -35,6 +34,7 @@ from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.capability_hooks import CapabilityHooks
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.custom_responder import CustomResponder, ResponseFailed
 from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
@@ -155,7 +155,7 @@ class ActiveTurn(CancellableTurn):
             history = self._transcript.history()
         try:
             self._limits.check(row)
-            await self._shorten(row, self._loop, history)
+            await self._actor.of(Compaction).before_request(self, self._asking, row, self._loop)
             await self._ask(self.going_on(), self._loop, self._transcript.history())
         except Extensible as reached:
             return await self._wait_for_limit(reached)
@@ -348,21 +348,6 @@ class ActiveTurn(CancellableTurn):
         turn.step = step
         self._progressed()
         await self._actor.leave()
-
-    async def _shorten(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
-        """Have what is old summarised, if the conversation has grown too long for the model."""
-        allowed: int | None = self._agent.compact_above
-        cut = 0 if allowed is None else cut_of(history, allowed)
-        if not cut:
-            return
-        with self.own_code():
-            summary = await self._agent.compact(await self._record.files.filled(history[:cut]))
-        if summary is None:
-            summary = await self._asking.summary(row, turn, history[:cut])
-        self._actor.check_live()
-        self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
-        await self._actor.leave()
-        self._actor.check_live()
 
     async def _act(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
         """Run the tools the model asked for; return how the turn stands."""

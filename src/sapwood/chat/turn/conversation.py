@@ -18,6 +18,7 @@ from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.fiber_driver import FiberDriver
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
@@ -47,10 +48,12 @@ class Conversation:
 
     async def end(self, number: int, status: str, *, error: str | None = None, reason: str | None = None) -> None:
         """End a turn or leave it waiting for an answer, and start what follows."""
-        if await self._ending.end(number, status, error, reason) == "waiting":
+        ended = await self._ending.end(number, status, error, reason)
+        if ended == "waiting":
             self._actor.of(Answers).maybe_go_on(number)
             self._actor.of(LimitWaits).settle(self._record.row(number).id)
         else:
+            self._actor.of(Compaction).turn_ended(self._record.row(number), ended)
             self._accepting.begin_next()
 
     def gave_up(self, number: int, error: str) -> None:
@@ -154,6 +157,7 @@ class Conversation:
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._ending.close_waiting("cancelled", CLEARED)
+        self._actor.of(Compaction).cut_off()
         self._actor.of(RequestRecords).delete_turns()
         self._record.transcript.clear()
         self._stream.drop()

@@ -150,13 +150,26 @@ class ModelRequests:
 
     async def summary(self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage]) -> str:
         """Have the model say in short what was said."""
+        return await self._provided(row, turn, old, None, lambda token: self._summarised(row, turn, old, token))
 
-        async def summarise(token: CancellationToken) -> str:
-            sent = await self._files.filled(old)
-            self._step.files = SentFiles(sent)
+    async def _summarised(
+        self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage], token: CancellationToken
+    ) -> str:
+        """Ask for a summary, and no longer than a model may be silent: what it says is not streamed."""
+        sent = await self._files.filled(old)
+        self._actor.check_live()
+        self._step.files = SentFiles(sent)
+        silence = self.listen_for(token.cancel, self._agent.stall_timeout)
+        try:
             return await LOOP.summarise(turn, sent, token, self._counting(row))
-
-        return await self._provided(row, turn, old, None, summarise)
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            self._running.renew()
+            raise ModelStalled(ModelStalled.__doc__) from None
+        finally:
+            if silence is not None:
+                silence.end()
 
     async def _watched(
         self,
@@ -334,5 +347,7 @@ class ModelRequests:
             self._timer = None
 
     def _waits(self, seconds: float | None) -> None:
+        if not self._running.is_streamed:
+            return
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
         self._stream.try_flush()
