@@ -11,7 +11,8 @@ import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from tests.conformance.chats import TALKER, Talking, check_history, idle, say, talker, talking, text_of, user
-from tests.conformance.worlds import Run, until
+from tests.conformance.worlds import Run, a_while, until
+from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Turn, tool
 from sapwood.errors import Unavailable
@@ -96,8 +97,9 @@ async def test_after_a_turn_the_old_messages_become_a_summary_and_its_sender_doe
 
 async def until_summarised(agent: Any) -> None:
     """Return when the model sees a summary."""
-    while "Summary of the earlier" not in await agent.seen_by_model():  # noqa: ASYNC110 - seen from outside
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(patience()):
+        while "Summary of the earlier" not in await agent.seen_by_model():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
 
 
 async def test_a_turn_that_begins_in_the_meantime_waits_and_can_be_cancelled(run: Run) -> None:
@@ -110,13 +112,13 @@ async def test_a_turn_that_begins_in_the_meantime_waits_and_can_be_cancelled(run
         await agent.send("two")
         third = asyncio.ensure_future(agent.send("three"))
         await until(lambda: len(model.summarised) == 1)
-        await asyncio.sleep(0.1)
+        await a_while()
 
         await agent.turns.cancel()
 
         assert (await third).status == "cancelled"
         fourth = asyncio.ensure_future(agent.send("four"))
-        await asyncio.sleep(0.1)
+        await a_while()
         assert len(model.asked) == 2
         gate.set()
         assert (await fourth).status == "completed"
@@ -173,6 +175,23 @@ async def test_if_the_provider_fails_the_conversation_goes_on_and_it_is_tried_af
         await until_summarised(agent)
 
         assert len(model.summarised) == failed + 1
+
+
+async def test_a_model_that_cannot_be_chosen_after_a_turn_fails_no_turn(run: Run) -> None:
+    class Choosing(Reader):
+        chosen = 0
+
+        def get_model(self) -> Any:
+            type(self).chosen += 1
+            if type(self).chosen == 3:
+                raise ValueError("no model at this time")
+            return self.model
+
+    cls = talker(Summarizer(text(LONG)), base=Choosing)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        assert [(await agent.send(word)).status for word in ("one", "two", "three")] == ["completed"] * 3
+        await until_summarised(agent)
 
 
 async def test_a_hook_that_fails_fails_no_turn(run: Run) -> None:

@@ -191,8 +191,8 @@ class ActiveTurn(CancellableTurn):
 
     async def finish(self, status: str) -> None:
         """End a turn or leave it waiting for an answer."""
-        if status == "completed":
-            await self._hooks.end(self.going_on())
+        if status == "completed" and (row := self._turns.of(self.number)) is not None:
+            await self._hooks.end(row)
         await self._hooks.close()
         self._actor.check_live()
         if status == "waiting":
@@ -213,6 +213,7 @@ class ActiveTurn(CancellableTurn):
         try:
             row, cancelled = self._turns.of(self.number), self._interrupts.is_cancelled(self._turns.of(self.number))
             if row is not None and await self._hooks.fail(row, error, cancelled=cancelled):
+                self._actor.of(Runs).let_go(WorkId.run(row.id), is_done=False)
                 await self._end(self.number, "completed")
                 return "completed"
         except Exception as final:  # noqa: BLE001 - a capability may raise another one

@@ -21,7 +21,7 @@ from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn, TurnCancelled
 from sapwood.chat.turn.model_requests import LOOP, ModelRequests
 from sapwood.kernel.actors.actor import Actor
-from sapwood.kernel.marshal.exceptions import describe
+from sapwood.kernel.marshal.exceptions import describe, mistake
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,11 @@ class Compaction:
             return  # a turn that has begun since compacts by itself
         self._after = running = AfterTurn(self._actor, row)
         try:
-            await self._compact(running, ModelRequests(self._actor, running), row, _loop_turn(self._actor))
+            turn = _loop_turn(self._actor)
+        except Exception as error:  # noqa: BLE001 - a hook of the agent's own, or its model
+            self._failed(error)
+        else:
+            await self._compact(running, ModelRequests(self._actor, running), row, turn)
         finally:
             self._after = None
 
@@ -98,20 +102,28 @@ class Compaction:
         except TurnCancelled:
             if running is not self._after:
                 raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the conversation goes on, whatever it is
             self._actor.check_live()
             if running is not self._after:
                 running.going_on()
             elif running.stopped.done():
                 return
-            self._has_failed = True
-            address = str(self._actor.address)
-            log.warning(
-                "compaction failed address=%s: %s", address, describe(error), extra={"address": address}, exc_info=error
-            )
+            self._failed(error)
         finally:
             self._over = None
             over.set_result(None)
+
+    def _failed(self, error: Exception) -> None:
+        """The conversation goes on as it is."""
+        self._has_failed = True
+        address = str(self._actor.address)
+        log.warning(
+            "compaction failed address=%s: %s",
+            address,
+            describe(error),
+            extra={"address": address},
+            exc_info=mistake(error),
+        )
 
     async def _summarise(
         self, running: CancellableTurn, requests: ModelRequests, row: TurnRow, turn: LoopTurn, plan: CompactionPlan
