@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, Hooks, Instrumentation
 from pydantic_ai.exceptions import SkipToolExecution
 from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.instrumented import InstrumentationSettings
 from pydantic_ai.run import AgentRunResult
+from pydantic_ai.toolsets import FunctionToolset
 from tests.conformance.chats import TALKER, Talking, approval, done, idle, say, talker, talking, user
 from tests.conformance.worlds import Run, until
 
@@ -448,3 +450,50 @@ async def test_a_function_may_make_the_capability_of_a_turn(run: Run) -> None:
     async with run(cls) as world:
         await (await world.get_agent(cls, "t")).send("hi")
         assert (watch.count("for_run"), watch.count("before_run"), watch.count("after_run")) == (1, 1, 1)
+
+
+async def test_a_capability_made_by_a_function_brings_its_tools(run: Run) -> None:
+    @dataclass
+    class Toolbelt(Watch):
+        def get_toolset(self) -> FunctionToolset[Any]:
+            toolset = FunctionToolset[Any]()
+
+            @toolset.tool_plain
+            async def hammer() -> str:
+                """Hit it."""
+                self.log.append("hit")
+                return "hit"
+
+            return toolset
+
+    watch = Toolbelt()
+    cls = worker(ScriptedModel(call("hammer"), text("done")), lambda _: watch)
+    async with run(cls) as world:
+        turn = await (await world.get_agent(cls, "t")).send("hi")
+        assert (turn.status, turn.text) == ("completed", "done")
+        assert [watch.count(hook) for hook in ("hit", "before_run", "after_run")] == [1, 1, 1]
+
+
+async def test_the_hooks_of_a_loop_that_are_given_as_functions_are_called_once(run: Run) -> None:
+    log: list[str] = []
+    hooks = Hooks[Any]()
+
+    @hooks.on.before_run
+    async def begin(ctx: RunContext[Any]) -> None:
+        log.append("before")
+
+    @hooks.on.after_run
+    async def end(ctx: RunContext[Any], *, result: AgentRunResult[Any]) -> AgentRunResult[Any]:
+        log.append("after")
+        return result
+
+    @hooks.on.before_model_request
+    async def ask(ctx: RunContext[Any], request_context: Any) -> Any:
+        log.append("ask")
+        return request_context
+
+    loop = PydanticAgent(three_steps(), capabilities=[hooks, Instrumentation(settings=InstrumentationSettings())])
+    cls: Any = type("Talker", (Worker,), {"loop": loop, "ran": []})
+    async with run(cls) as world:
+        assert (await (await world.get_agent(cls, "t")).send("hi")).status == "completed"
+        assert log == ["before", "ask", "ask", "ask", "after"]
