@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai_harness.guardrails import (
@@ -60,12 +61,16 @@ async def test_an_input_guardrail_blocks_before_the_model_is_asked(run: Run) -> 
         assert (turn.status, turn.output, model.asked) == ("completed", "Not here.", [])
 
 
-async def test_what_an_input_guardrail_redacts_no_step_and_no_later_turn_sends(run: Run) -> None:
+@pytest.mark.parametrize("of", ["class", "loop"])
+async def test_what_an_input_guardrail_redacts_no_step_and_no_later_turn_sends(run: Run, of: str) -> None:
     def redact(prompt: str) -> GuardrailResult:
         return GuardrailResult.replace(prompt.replace("1234", "****"))
 
     model = ScriptedModel(call("read"), text("done"), text("and done"))
-    cls = handy(model, InputGuardrail(guard=redact))
+    loop = PydanticAgent(model, capabilities=[InputGuardrail(guard=redact)])
+    cls: Any = type("Talker", (Handy,), {"loop": loop, "ran": []})
+    if of == "class":
+        cls = handy(model, InputGuardrail(guard=redact))
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
         await agent.send("my pin is 1234")

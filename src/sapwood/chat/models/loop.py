@@ -162,7 +162,7 @@ class PydanticLoop:
 
         is_plain = turn.ready is None and turn.capabilities is None
         model = _telling()(turn.model, said, asked) if is_plain else None
-        given = None if turn.capabilities is None else HistoryCopy(history)
+        given = None if is_plain else HistoryCopy(history)
         messages = history if given is None else given.messages
         async with self._run(turn, messages, model=model, cancellation_token=token) as run:
             provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import copy
 import functools
+from abc import ABCMeta
 from asyncio import CancelledError, Future, Task
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -254,7 +255,7 @@ def _stand_in_class() -> Any:
 def _stand_in(of: Any) -> Any:
     """Return the class of stand-ins for capabilities of a class: others that look for that class find them."""
     stand_in: Any = type(f"{of.__name__}StandIn", (_stand_in_class(),), {})
-    of.register(stand_in)
+    ABCMeta.register(of, stand_in)
     return stand_in
 
 
