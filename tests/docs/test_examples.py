@@ -98,6 +98,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
     ),
+    "files.py": (
+        ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
+        ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
+    ),
     "payments.py": (
         [
             "order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500",

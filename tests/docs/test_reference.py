@@ -78,6 +78,7 @@ TYPES_NAMES = [
     "Durability",
     "Event",
     "Fiber",
+    "File",
     "KeepAlive",
     "LimitWarning",
     "PathSegment",

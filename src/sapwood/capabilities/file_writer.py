@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import Any, Protocol
 
 from sapwood.capabilities.file_rows import FileRow
 from sapwood.capabilities.media_types import HEAD, MediaTypeCheck
 from sapwood.errors import Unavailable
 from sapwood.kernel.aio import to_the_end
-
-if TYPE_CHECKING:
-    from sapwood.capabilities.files import FileStore
+from sapwood.storage.blobs import BlobFolder
 
 INLINE = 64 * 1024
 """Bytes up to which a file is stored in the database of its agent."""
 BATCH = 1024 * 1024
 """Bytes that are written at once."""
+
+
+class WriterHost(Protocol):
+    """What a writer needs of the files of its agent."""
+
+    folder: BlobFolder
+    writing: Counter[str]
+    progress: dict[str, tuple[int, Any, MediaTypeCheck]]
+
+    def now(self) -> float: ...
+
+    def check_live(self) -> None: ...
+
+    def check_room(self, size: int) -> None: ...
+
+    def reserve(self, size: int, *, is_counted: bool = False) -> None: ...
+
+    def write_reserved(self, size: int) -> None: ...
+
+    def end_reservation(self, reserved: int, written: int, *, is_counted: bool) -> None: ...
+
+    def new_part(self) -> str: ...
+
+    def end_part(self, part: str, *, keep: bool) -> None: ...
+
+    def add(self, row: FileRow, body: bytes | None, holder: str) -> FileRow: ...
+
+    async def add_part(self, row: FileRow, part: str, holder: str) -> FileRow: ...
 
 
 class FileWriter:
@@ -26,7 +53,7 @@ class FileWriter:
     `part`: the incomplete file of an upload that may be resumed; its row counts for the agent already.
     """
 
-    def __init__(self, store: FileStore, claimed: str | None, *, size: int | None = None, part: str | None = None):
+    def __init__(self, store: WriterHost, claimed: str | None, *, size: int | None = None, part: str | None = None):
         self._store = store
         self._claimed = claimed
         self._part = part
@@ -67,7 +94,7 @@ class FileWriter:
             content = await to_the_end(folder.read, self._part, self._taken, min(BATCH, received - self._taken))
             await to_the_end(self._digest, content)
             if not content:
-                raise Unavailable("The beginning of this upload was removed meanwhile. Start it again.")
+                raise Unavailable("The beginning of this upload was removed. Start it again.")
         self.size = self._taken
 
     async def write(self, content: bytes | bytearray | memoryview) -> None:
