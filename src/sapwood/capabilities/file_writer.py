@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from sapwood.capabilities.file_rows import FileRow
@@ -32,6 +33,8 @@ class WriterHost(Protocol):
     def check_room(self, size: int) -> None: ...
 
     def reserve(self, size: int, *, is_counted: bool = False) -> None: ...
+
+    def refusals(self) -> AbstractContextManager[None]: ...
 
     def write_reserved(self, size: int) -> None: ...
 
@@ -123,7 +126,8 @@ class FileWriter:
         self._store.check_live()
         self._written += len(content)
         self._store.write_reserved(len(content))
-        await to_the_end(self._append, place, content)
+        with self._store.refusals():
+            await to_the_end(self._append, place, content)
 
     def _append(self, place: int, content: bytes) -> None:
         assert self._part is not None

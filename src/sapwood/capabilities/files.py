@@ -15,7 +15,8 @@ import os
 import shutil
 from asyncio import Future
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 from sapwood.capabilities.file_rows import UPLOAD, File, FileRow, FilesTable, file_of
@@ -26,7 +27,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.settings import Durability
-from sapwood.storage.availability import refused_by
+from sapwood.storage.availability import StorageUnavailable, refused_by
 from sapwood.storage.blobs import PART, BlobFolder, blob_folder
 
 log = logging.getLogger(__name__)
@@ -135,14 +136,25 @@ class FileStore:
     def new_part(self) -> str:
         """Create an incomplete file."""
         self._actor.check_live()
-        part = self.folder.new_part()
+        with self.refusals():
+            part = self.folder.new_part()
         self.writing[part] += 1
         return part
+
+    @contextmanager
+    def refusals(self) -> Generator[None, None, None]:
+        """Let the node know if the operating system refuses to write in the block."""
+        try:
+            yield
+        except StorageUnavailable as error:
+            self._tree.refused(error)
+            raise
 
     def make_part(self, name: str) -> None:
         """Create the incomplete file of an upload that can be resumed."""
         self._actor.check_live()
-        self.folder.new_part(name.removesuffix(PART))
+        with self.refusals():
+            self.folder.new_part(name.removesuffix(PART))
 
     def drop_part(self, name: str) -> None:
         """Remove what was received of an upload."""
@@ -177,7 +189,8 @@ class FileStore:
         try:
             self._actor.check_live()
             if self.table.get(row.digest) is None or self.folder.size_of(row.digest) != row.size:
-                self.folder.complete(part, row.digest)
+                with self.refusals():
+                    self.folder.complete(part, row.digest)
                 await to_the_end(self.folder.sync_names)
                 self._actor.check_live()
             return self.add(row, None, holder)
@@ -250,11 +263,6 @@ class FileStore:
             log.error("files not removed until the next start agent=%s", self._actor.address, exc_info=error)
 
     # What is left behind
-
-    def woke(self) -> None:
-        """See whether anything is left of a crash, or was uploaded and never used."""
-        if self.table.exists or self.folder.exists:
-            self.sweep_later()
 
     def sweep_is_due(self, interval: float) -> bool:
         """Return whether the last sweep was so long ago."""
