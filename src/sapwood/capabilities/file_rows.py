@@ -20,6 +20,8 @@ CODE = "code"
 """The holder of what the agent's own code has stored or kept."""
 UPLOAD = "upload"
 """The holder of what a client has uploaded, for a while."""
+MOST_NAME = 255
+"""Characters in the name of a file."""
 UPLOAD_PART = "upload-"
 """How the names of the files begin that have the bytes of uploads that can be resumed."""
 
@@ -209,3 +211,13 @@ def url_of(digest: str, address: Address, prefix: str) -> str | None:
         return path_to(address, prefix=prefix, rest=f"{PATH}/{digest}")
     except UsageError:
         return None
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of a file."""
+    if name is None:
+        return
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME or not name.isprintable() or set(name) & set("/\\"):
+        raise UsageError(
+            f"The name of a file must have 1 to {MOST_NAME} printable characters without slashes, got {name!r}."
+        )

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from sapwood.capabilities.file_rows import CODE, UPLOAD, File, url_of
+from sapwood.capabilities.file_rows import CODE, UPLOAD, File, check_name, url_of
 from sapwood.capabilities.file_writer import BATCH
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import OverLimit, UsageError
@@ -15,9 +15,6 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.when import is_a
 from sapwood.wire.routing import path_to
-
-MOST_NAME = 255
-"""Characters in the name of a file."""
 
 
 class AgentFiles:
@@ -112,16 +109,6 @@ def _digest(file: File | str) -> str:
     if not is_a(file, str):
         raise UsageError(f"Expected a File or its digest, got a {type(file).__name__}.")
     return file
-
-
-def check_name(name: object) -> None:
-    """Refuse what cannot be the name of a file."""
-    if name is None:
-        return
-    if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME or not name.isprintable() or set(name) & set("/\\"):
-        raise UsageError(
-            f"The name of a file must have 1 to {MOST_NAME} printable characters without slashes, got {name!r}."
-        )
 
 
 async def _pieces(data: Any) -> AsyncGenerator[bytes, None]:

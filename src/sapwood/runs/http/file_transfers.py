@@ -17,14 +17,13 @@ from urllib.parse import quote
 import msgspec
 
 from sapwood.capabilities.connections import Connection, HttpOnly
-from sapwood.capabilities.file_rows import UPLOAD, FileRow, UploadRow
+from sapwood.capabilities.file_rows import UPLOAD, FileRow, UploadRow, check_name
 from sapwood.capabilities.file_writer import FileWriter
 from sapwood.capabilities.files import FileStore
 from sapwood.capabilities.media_types import HEAD, INLINE, is_textual, matches, plausible
 from sapwood.errors import InvalidArguments, NotFound, OverLimit, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
-from sapwood.namespaces.files import check_name
 from sapwood.runs.execution.access_gates import refused_to_watch
 from sapwood.storage.blobs import DIGEST
 from sapwood.wire.files import PATH, STREAM, ContentRange, byte_range, content_range, uploaded
