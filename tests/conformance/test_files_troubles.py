@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from tests.conformance.worlds import Run, until
 from sapwood import App, NotFound, OverLimit, Unavailable
 from sapwood.capabilities.file_writer import BATCH, INLINE
 from sapwood.storage.files import Files
-from sapwood.testing import POINTS, World
+from sapwood.testing import POINTS, World, running
+from sapwood.testing.faults import CountingGate
 
 pytestmark = pytest.mark.storage
 
@@ -123,3 +125,41 @@ async def test_a_larger_file_is_refused_in_a_cluster_and_a_small_one_is_replicat
         shelf = await world.get_agent(Shelf, "s")
         assert await shelf.get(small) == b"x" * INLINE
         assert await shelf.stored() == [small]
+
+
+async def test_a_loss_of_power_finds_the_file_before_its_row_and_its_row_gone_before_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[str] = []
+
+    def noted(owner: Any, name: str, told: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(self: Any, *given: Any) -> Any:
+            found = original(self, *given)
+            steps.append(told(*given))
+            return found
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    noted(Files, "sync_file", lambda path: f"sync {path.suffix}")
+    noted(Files, "rename", lambda old, new: f"rename {old.suffix}")
+    noted(Files, "sync_folder", lambda path: f"names {path.suffix}")
+    noted(Files, "sync_descriptor", lambda path, descriptor: f"sync {path.name}")
+    noted(Files, "remove", lambda path: f"remove {path.parent.suffix}")
+    noted(CountingGate, "committed", lambda commit: "commit")
+    async with running(App(agents=[Shelf]), durability="disk") as world:
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.put(b"small")
+        steps.clear()
+
+        file = await shelf.put(large())
+        stored = steps.copy()
+        steps.clear()
+        await shelf.delete(file)
+        await until(lambda: not blobs(world))
+
+        first = [step for step in stored if step in ("sync .part", "rename .part", "names .files", "commit")]
+        assert first == ["sync .part", "rename .part", "names .files", "commit"]
+        assert stored.index("commit") < stored.index("sync root.db-wal")
+        assert [step for step in steps if step != "names .files"][:3] == ["commit", "sync root.db-wal", "remove .files"]
