@@ -112,7 +112,7 @@ async def test_a_full_disk_refuses_an_upload_and_keeps_nothing_of_it(
 
 
 async def test_a_larger_file_is_refused_in_a_cluster_and_a_small_one_is_replicated() -> None:
-    async with running_replicated(App(agents=[Shelf]), slow_slices="allow") as world:
+    async with running_replicated(App(agents=[Shelf, Desk]), slow_slices="allow") as world:
         shelf = await world.get_agent(Shelf, "s")
         small = await shelf.put(b"x" * INLINE)
         for larger in (shelf.put(large()), shelf.put_pieces([INLINE, 1])):
@@ -120,8 +120,10 @@ async def test_a_larger_file_is_refused_in_a_cluster_and_a_small_one_is_replicat
                 await larger
             assert refused.value.limit == "file_bytes"
 
+        resumed = await send(world, b"x", "bytes 0-0/2")
         await world.crash()  # every second time without its folder
 
+        assert resumed == (400, {"error": "In a cluster, an upload cannot be resumed. Send the file in one request."})
         shelf = await world.get_agent(Shelf, "s")
         assert await shelf.get(small) == b"x" * INLINE
         assert await shelf.stored() == [small]

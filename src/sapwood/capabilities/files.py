@@ -65,6 +65,11 @@ class FileStore:
         """Tells the boots of the machine apart: a loss of power may have damaged what was received before it."""
         return self._tree.files.boot
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the tree lies in a log, which does not have the folder."""
+        return self._host.settings.durability == Durability.REPLICATED
+
     def check_live(self) -> None:
         self._actor.check_live()
 
@@ -103,7 +108,7 @@ class FileStore:
 
         `is_counted`: a row counts them for the agent already.
         """
-        if self._host.settings.durability == Durability.REPLICATED:
+        if self.is_replicated:
             raise OverLimit(
                 f"In a cluster, a file may have at most {INLINE} bytes. Store larger files in object storage, and "
                 "their URL in the agent.",
