@@ -10,7 +10,9 @@ class FrameBudget:
     """Bytes for frames that are larger than others."""
 
     def __init__(self, size: int) -> None:
-        self._size = self._free = size
+        self._size = size
+        self.free = size
+        """Bytes that no frame has taken."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def take(self, size: int, granted: Callable[[], None]) -> bool:
@@ -18,18 +20,23 @@ class FrameBudget:
         if self._waiting or not self._fits(size):
             self._waiting.append((size, granted))
             return False
-        self._free -= min(size, self._size)
+        self.free -= min(size, self._size)
         return True
 
+    @property
+    def waiting(self) -> int:
+        """How many frames wait."""
+        return len(self._waiting)
+
     def _fits(self, size: int) -> bool:
-        return self._free >= min(size, self._size)
+        return self.free >= min(size, self._size)
 
     def give(self, size: int) -> None:
         """Return bytes that were taken."""
-        self._free += min(size, self._size)
+        self.free += min(size, self._size)
         while self._waiting and self._fits(self._waiting[0][0]):
             size, granted = self._waiting.popleft()
-            self._free -= min(size, self._size)
+            self.free -= min(size, self._size)
             granted()
 
     def forget(self, granted: Callable[[], None]) -> None:
