@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic_ai.messages import BinaryContent
+from pydantic_ai.messages import BinaryContent, BinaryImage, FilePart
+from pydantic_ai.models.function import FunctionStreamedResponse
 from tests.conformance.chats import MESSAGES, TALKER, Talking, done, say, talker, talking, user
 from tests.conformance.served import Served
+from tests.conformance.worlds import Run, until
 
-from sapwood import tool
-from sapwood.testing import ScriptedModel, call, text
+from sapwood import NotFound, Turn, Unavailable, tool
+from sapwood.testing import ScriptedModel, World, call, text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"IHDR" + bytes(range(256))
 
@@ -52,12 +58,20 @@ class Keeper(Talking):
     """A talker that tells which files it has, and who needs them."""
 
     async def held(self) -> list[tuple[str, str]]:
+        if not self.files.list():
+            return []
         return self._actor.database.execute(
             "SELECT digest, holder FROM sapwood_file_references ORDER BY digest, holder"
         )
 
     async def texts(self) -> list[str]:
         return [str(body) for (body,) in self._actor.database.execute("SELECT body FROM sapwood_sent_texts")]
+
+    async def busy(self) -> bool:
+        return bool(self.fibers.list())
+
+    async def has_whole(self, digest: str) -> bool:
+        return hashlib.sha256(await self.files.get(digest)).hexdigest() == digest
 
     async def count(self) -> int:
         return len(self.files.list())
@@ -326,3 +340,145 @@ async def test_messages_join_in_the_order_in_which_they_came() -> None:
 
         messages = await (await one.world.get_agent(cls, "t")).conversation.messages()
         assert [message["id"] for message in messages if message["role"] == "user"] == ["p1", "u2"]
+
+
+async def receives(world: World, cls: Any) -> None:
+    await (await world.get_agent(cls, "t")).send([picture(png(100_000, "new"), "p2"), picture(png(0, "small"), "p3")])
+
+
+async def edits(world: World, cls: Any) -> None:
+    await (await world.get_agent(cls, "t")).send([picture(png(100_000, "new"), "p1")])
+
+
+async def clears(world: World, cls: Any) -> None:
+    await (await world.get_agent(cls, "t")).conversation.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", [receives, edits, clears])
+async def test_a_kill_at_any_commit_loses_no_file_of_a_message_and_keeps_none_that_nothing_names(
+    run: Run, act: Any
+) -> None:
+    cls = talker(ScriptedModel(text("ok"), each=True), base=Keeper)
+    nth, passed = 0, True
+    while passed:
+        nth += 1
+        async with run(cls) as world:
+            agent = await world.get_agent(cls, "t")
+            await agent.send([picture(png(100_000, "old"), "p1")])
+            before = world.points.passed["committed"]
+            world.crash_at("committed", nth)
+            with contextlib.suppress(Unavailable, NotFound):
+                await act(world, cls)
+            passed = world.points.passed["committed"] >= before + nth
+            await world.crash()
+            await check_files(world, cls)
+
+
+async def check_files(world: World, cls: Any) -> None:
+    """Every file that a message names is there, and each of the others goes, at the latest after a day."""
+    agent = await world.get_agent(cls, "t")
+
+    async def is_idle() -> bool:
+        return not await agent.busy()
+
+    while not await is_idle():
+        await world.clock.advance(1)
+    named = {
+        part["url"].rpartition("/")[2]
+        for message in await agent.conversation.messages()
+        for part in message["parts"]
+        if part["type"] == "file"
+    }
+    for digest in named:
+        assert await agent.has_whole(digest)
+    await world.clock.advance(100_000)
+    world.sleep()
+    agent = await world.get_agent(cls, "t")
+    kept = {digest for digest, _ in await agent.held()}
+    assert kept == named
+    await until(lambda: {path.name for path in world.data.rglob("*.files/*")} <= named)
+
+
+class Artist(Keeper):
+    """Answers with a picture of its own."""
+
+    async def respond(self, turn: Turn) -> AsyncIterator[Any]:
+        yield "Here:"
+        yield picture(png(100_000, "own"))["parts"][1]
+
+
+async def test_a_picture_that_an_agent_answers_with_is_stored(run: Run) -> None:
+    cls = talker(base=Artist)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("draw")
+
+        (answer,) = [one for one in await agent.conversation.messages() if one["role"] == "assistant"]
+        (file,) = [part for part in answer["parts"] if part["type"] == "file"]
+        assert file["url"] == url_of(png(100_000, "own"))
+        assert await agent.held() == [(hashlib.sha256(png(100_000, "own")).hexdigest(), f"message:{answer['id']}")]
+
+
+@dataclass
+class DrawnResponse(FunctionStreamedResponse):
+    """A response that is a picture."""
+
+    async def _get_event_iterator(self) -> AsyncIterator[Any]:
+        part = FilePart(BinaryImage(png(100_000, "drawn"), media_type="image/png"))
+        yield self._parts_manager.handle_part(vendor_part_id="picture", part=part)
+
+
+class DrawingModel(ScriptedModel):
+    """A model that answers with a picture, and notes what it is asked."""
+
+    @asynccontextmanager
+    async def request_stream(
+        self, messages: Any, settings: Any, parameters: Any, run_context: Any = None
+    ) -> AsyncGenerator[Any]:
+        self.asked.append(messages)
+        yield DrawnResponse(model_request_parameters=parameters, _model_name="drawing", _iter=_nothing())
+
+
+async def _nothing() -> AsyncIterator[str]:
+    for one in ():
+        yield one
+
+
+async def test_a_picture_of_the_model_is_stored_shown_and_sent_back_to_it(run: Run) -> None:
+    model, content = DrawingModel(), png(100_000, "drawn")
+    cls = talker(model, base=Keeper, output_type=BinaryImage)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("draw")
+        await agent.send("again")
+
+        answers = [one for one in await agent.conversation.messages() if one["role"] == "assistant"]
+        files = [part for one in answers for part in one["parts"] if part["type"] == "file"]
+        assert [file["url"] for file in files] == [url_of(content)] * 2
+        assert len(await agent.seen_by_model()) < 5000
+        (drawn,) = [part for message in model.asked[-1] for part in message.parts if part.part_kind == "file"]
+        assert drawn.content.data == content
+
+
+async def test_a_picture_that_is_posted_over_http_is_stored() -> None:
+    model = ScriptedModel(text("nice"))
+    cls, content = talker(model, base=Keeper), png(2_000_000)
+    async with talking(cls) as one:
+        body = json.dumps({"messages": [picture(content)]}).encode()
+        answer = await one.site.http(f"{TALKER}/chat", method="POST", body=body)
+
+        assert answer.status == 200
+        assert seen_files(model) == [content]
+
+
+async def test_what_is_exported_names_files_by_reference(run: Run) -> None:
+    cls, content = talker(ScriptedModel(text("ok")), base=Keeper), png(100_000)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send([picture(content)])
+
+        exported = json.dumps(await agent.conversation.export())
+
+        assert exported.count(url_of(content)) == 3  # for clients, for models, and for Helix
+        assert len(exported) < 5000
