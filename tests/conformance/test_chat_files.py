@@ -18,7 +18,7 @@ from tests.conformance.chats import MESSAGES, TALKER, Talking, done, say, talker
 from tests.conformance.served import Served
 from tests.conformance.worlds import Run, until
 
-from sapwood import NotFound, Turn, Unavailable, tool
+from sapwood import Limits, NotFound, Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, World, call, text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"IHDR" + bytes(range(256))
@@ -311,9 +311,9 @@ async def test_a_text_does_not_pass_for_a_file() -> None:
         assert "Send files as parts of type file" in end["body"]
 
 
-@pytest.mark.parametrize("right", ["is_watch_only", "is_readonly"])
-async def test_who_may_not_start_turns_may_not_send_large_frames(right: str) -> None:
-    cls = talker(ScriptedModel(text("ok")), base=type("Closed", (Keeper,), {right: lambda self, connection: True}))
+async def test_a_client_that_may_only_watch_may_not_send_large_frames() -> None:
+    watched = type("Watched", (Keeper,), {"is_watch_only": lambda self, connection: True})
+    cls = talker(ScriptedModel(text("ok")), base=watched)
     async with talking(cls) as one:
         client = await one.join(TALKER)
         await say(client, "r1", picture(png(2_000_000)))
@@ -482,3 +482,35 @@ async def test_what_is_exported_names_files_by_reference(run: Run) -> None:
 
         assert exported.count(url_of(content)) == 3  # for clients, for models, and for Helix
         assert len(exported) < 5000
+
+
+@pytest.mark.parametrize(
+    ("accepts", "told"),
+    [
+        ({"text/*": 1000}, "This agent accepts files of type text/*, got image/png."),
+        ({"image/*": 100}, "A file of type image/png must have at most 100 bytes"),
+        ({"*/*": 100, "image/png": 10_000}, None),
+    ],
+)
+async def test_inline_files_are_limited_by_what_the_class_accepts(accepts: dict[str, int], told: str | None) -> None:
+    cls = talker(ScriptedModel(text("ok")), base=Keeper, accept_files=accepts)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", picture(png()))
+
+        end = await done(client, "r1")
+
+        assert end["outcome"] == ("completed" if told is None else "error")
+        assert (told or "") in end["body"]
+
+
+async def test_a_picture_beyond_the_limit_of_files_is_refused_in_one_sentence() -> None:
+    cls = talker(ScriptedModel(text("ok")), base=Keeper, limits=Limits(file_bytes=50_000))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", picture(png(100_000)))
+
+        end = await done(client, "r1")
+
+        assert "the limit is 50000" in end["body"]
+        assert await (await one.world.get_agent(cls, "t")).conversation.messages() == []

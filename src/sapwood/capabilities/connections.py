@@ -276,7 +276,7 @@ class Connections:
     def takes_files(self, socket: Socket) -> bool:
         """Return whether a client may send messages with inline files: only to an agent with a conversation."""
         has_conversation = cast("ClientHooks", self._actor.hooks).has_conversation
-        return has_conversation and not socket.is_watch_only and not socket.is_readonly
+        return has_conversation and not socket.is_watch_only
 
     def message(self, socket: Socket, data: Message) -> Future[Any] | None:
         """Deliver what a client sent; return what ends when it has been dealt with."""

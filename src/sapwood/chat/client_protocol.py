@@ -16,7 +16,7 @@ from sapwood.chat.turn.intake import Intake
 from sapwood.chat.turn.message_uploads import MessageUploads, UploadCancelled
 from sapwood.chat.turn.replay import Replay
 from sapwood.chat.turn.tool_answers import Answers, answers_in
-from sapwood.errors import InvalidArguments, Refused
+from sapwood.errors import InvalidArguments, OverLimit, Refused, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
 from sapwood.kernel.aio import to_the_end
@@ -129,7 +129,9 @@ class ClientProtocol(HearsFiles):
         except msgspec.ValidationError as error:
             told = f"The request is invalid: {error}"
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=told, error=True))
-        except Refused as error:
+        except (Refused, OverLimit, Unavailable) as error:
+            if self._actor.dropped is not None:
+                raise
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))
 
     async def _accept(

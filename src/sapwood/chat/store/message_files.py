@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from sapwood.capabilities.file_rows import UPLOAD, FileRow
 from sapwood.capabilities.file_writer import INLINE
 from sapwood.capabilities.files import FileStore
+from sapwood.capabilities.media_types import matches
 from sapwood.chat.store.file_references import (
     READABLE,
     REFERENCE,
@@ -29,7 +31,7 @@ from sapwood.chat.store.file_references import (
 )
 from sapwood.chat.store.transcript import Transcript, UIMessage
 from sapwood.chat.store.turns import TurnsTable
-from sapwood.errors import NotFound, StoredDataError, UsageError
+from sapwood.errors import InvalidArguments, NotFound, StoredDataError, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.namespaces.files import check_name
@@ -59,22 +61,28 @@ class MessageFiles:
 
     # What arrives
 
-    async def take(self, messages: Sequence[UIMessage], attached: Mapping[str, bytes]) -> list[UIMessage]:
+    async def take(
+        self, messages: Sequence[UIMessage], attached: Mapping[str, bytes], *, is_client: bool = True
+    ) -> list[UIMessage]:
         """Return messages of clients with their inline files stored, and their URLs in the place of the bytes.
 
         `attached` has the bytes of inline files that were decoded when the frame arrived, by what stands for them. Of
-        messages that are stored already, only the last counts: what a client resends is not stored again.
+        messages that are stored already, only the last counts: what a client resends is not stored again. If the class
+        sets `accept_files`, files of a client must be of a type and size that it allows.
         """
         known = self._transcript.known(str(one["id"]) for one in messages[:-1] if one.get("id"))
-        return [one if one.get("id") in known else await self._taken(one, attached) for one in messages]
+        accepted: Mapping[str, int] = self._actor.agent.accept_files if is_client else {}
+        return [one if one.get("id") in known else await self._taken(one, attached, accepted) for one in messages]
 
-    async def _taken(self, message: UIMessage, attached: Mapping[str, bytes]) -> UIMessage:
+    async def _taken(self, message: UIMessage, attached: Mapping[str, bytes], accepted: Mapping[str, int]) -> UIMessage:
         if message["role"] != "user":
             return message
-        parts = [await self._taken_part(part, attached) for part in message["parts"]]
+        parts = [await self._taken_part(part, attached, accepted) for part in message["parts"]]
         return message if parts == message["parts"] else {**message, "parts": parts}
 
-    async def _taken_part(self, part: dict[str, Any], attached: Mapping[str, bytes]) -> dict[str, Any]:
+    async def _taken_part(
+        self, part: dict[str, Any], attached: Mapping[str, bytes], accepted: Mapping[str, int]
+    ) -> dict[str, Any]:
         url = part.get("url")
         if part["type"] != "file" or not isinstance(url, str):
             return part
@@ -88,11 +96,17 @@ class MessageFiles:
             return part  # it is refused where all parts are checked
         if self._actor.host.settings.durability == Durability.REPLICATED and len(content) > INLINE and not attached:
             return part
-        row = await self.put(content, claimed, part.get("filename"))
+        row = await self.put(content, claimed, part.get("filename"), accepted)
         return {**part, "mediaType": row.media_type, "url": self.url(row.digest)}
 
-    async def put(self, content: bytes, claimed: str | None, name: object = None) -> FileRow:
-        """Store a file, and keep it until a message holds it in a slice to come."""
+    async def put(
+        self,
+        content: bytes,
+        claimed: str | None,
+        name: object = None,
+        accepted: Mapping[str, int] = MappingProxyType({}),
+    ) -> FileRow:
+        """Store a file, and keep it until a message holds it in a slice to come; refuse one that is not accepted."""
         try:
             check_name(name)
         except UsageError:
@@ -100,6 +114,9 @@ class MessageFiles:
         writer = self._store.writer(claimed, size=len(content))
         try:
             await writer.write(content)
+            await writer.end()
+            if accepted:
+                _check_accepted(writer.media_type, len(content), accepted)
             return await writer.finish(cast("str | None", name), UPLOAD)
         finally:
             writer.close()
@@ -245,6 +262,16 @@ class MessageFiles:
     def _emptied(self, content: Any) -> Any:
         digest = getattr(content, REFERENCE, None)
         return content if digest is None else reference(self.url(digest), content.media_type)
+
+
+def _check_accepted(kind: str, size: int, accepted: Mapping[str, int]) -> None:
+    """Refuse a file of a client whose type or size the class does not accept."""
+    fitting = [pattern for pattern in accepted if matches(kind, pattern)]
+    if not fitting:
+        raise InvalidArguments(f"This agent accepts files of type {', '.join(accepted)}, got {kind}.")
+    most = accepted[min(fitting, key=lambda pattern: (pattern == "*/*", "*" in pattern))]
+    if size > most:
+        raise InvalidArguments(f"A file of type {kind} must have at most {most} bytes, got {size}.")
 
 
 def _contents(message: Any) -> list[Any]:

@@ -50,7 +50,7 @@ class Intake:
         """Accept a message of code: a text, or messages in the format of the AI SDK."""
         messages = _messages_of(message, self._actor.host.random)
         if has_files(messages):
-            messages = await self._record.files.take(messages, {})
+            messages = await self._record.files.take(messages, {}, is_client=False)
         return self.ask(messages, id=id, user=user_of_code())
 
     def ask(
