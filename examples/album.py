@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import sys
 from typing import ClassVar
 
 from pydantic_ai.messages import BinaryContent
@@ -50,7 +51,8 @@ async def show(album: Album, picture: bytes) -> str:
 app = App(agents=[Album])
 
 
-async def main() -> None:
+async def main(data: str) -> None:
+    app.configure(data=data)
     async with app:
         album = await app.get_agent(Album, "ann")
         print(await show(album, PIXEL))
@@ -64,4 +66,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "album-data"))
