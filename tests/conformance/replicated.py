@@ -145,6 +145,7 @@ class Replicated(World):
             authenticate=given.authenticate,
             authorize=given.authorize,
             user_limits=given.user_limits,
+            redact=given.redact,
             pages=given.pages,
             settings=self.settings,
             runtime=MemoryRuntime(self.settings, self.clock, self.points, storage, self.timings),

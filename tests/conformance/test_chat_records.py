@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.chats import Talking, talker
+from tests.conformance.runtimes import running
 
 from sapwood import Agent, App, Limits, Retention, agent_tool, tool
+from sapwood.address import Address
 from sapwood.errors import NotFound, OverLimit, Unavailable, UsageError
 from sapwood.storage.database import Database
-from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
+from sapwood.testing import ScriptedModel, World, call, calls, fails, text
+from sapwood.testing import running as running_here
 from sapwood.web.admin import Admin
 from sapwood.when import After, Every
 
@@ -39,7 +42,13 @@ class Looking(Talking):
 
 
 async def told(world: World, address: str = "Talker:t", turn: str | None = None, **more: Any) -> dict[str, Any]:
-    return await Admin(world.node).explain(address, turn, **more)
+    return await operator(world, address).explain(address, turn, **more)
+
+
+def operator(world: World, address: str = "Talker:t") -> Admin:
+    """Return the operator of the node that runs the agent, as the front of a cluster finds it."""
+    of: Any = getattr(world.node, "of", None)
+    return Admin(world.node if of is None else of(Address.parse(address).root))
 
 
 async def rows(world: World, turn: str, address: str = "Talker:t") -> list[Row]:
@@ -100,10 +109,11 @@ async def test_what_requests_have_in_common_is_stored_once() -> None:
 
 
 async def counted(world: World, sql: str) -> list[Any]:
-    answer = await Admin(world.node).sql("Talker:t", sql, [])
+    answer = await operator(world).sql("Talker:t", sql, [])
     return answer["rows"]
 
 
+@pytest.mark.core("workers", "cluster", "temporal")
 async def test_a_step_that_a_crash_interrupts_is_followed_by_another_attempt() -> None:
     gate = asyncio.Event()
     model = ScriptedModel(call("look", about="a", id="c1"), text("never heard", gate=gate), text("heard"))
@@ -288,7 +298,7 @@ async def test_old_incarnations_are_deleted_with_their_records() -> None:
         async def ring(self) -> None:
             pass
 
-    async with running(App(agents=[Keeper])) as world:
+    async with running_here(App(agents=[Keeper])) as world:
         await (await world.get_agent(Keeper, "k")).begin()
         for _ in range(8):
             await world.clock.advance(3600)
@@ -324,7 +334,7 @@ async def test_a_database_that_is_full_is_not_recorded_in_and_its_agent_works() 
         async def failed(self) -> int:
             return len(self.dead_letters.list())
 
-    async with running(App(agents=[Full])) as world:
+    async with running_here(App(agents=[Full])) as world:
         await (await world.get_agent(Full, "f")).plan()
         size = 100_000
         while size:
@@ -367,7 +377,7 @@ async def recorded(world: World) -> int:
 
 async def test_a_turn_that_waits_leaves_no_records_when_its_conversation_is_cleared() -> None:
     cls = talker(ScriptedModel(call("pay", amount=3, id="c1")), base=Looking)
-    async with running(App(agents=[cls])) as world:
+    async with running_here(App(agents=[cls])) as world:
         agent = await world.get_agent(cls, "t")
         assert (await agent.send("a secret")).status == "waiting"
         assert await recorded(world)
@@ -379,7 +389,7 @@ async def test_a_turn_that_waits_leaves_no_records_when_its_conversation_is_clea
 async def test_a_turn_that_runs_leaves_no_records_when_its_conversation_is_cleared() -> None:
     model = ScriptedModel(text("never heard", gate=asyncio.Event()))
     cls = talker(model)
-    async with running(App(agents=[cls])) as world:
+    async with running_here(App(agents=[cls])) as world:
         agent = await world.get_agent(cls, "t")
         await agent.turns.start("a secret")
         await world.until(lambda: len(model.asked) == 1)
@@ -393,7 +403,7 @@ async def test_a_helper_that_works_leaves_no_records_when_the_conversation_is_cl
     gated = ScriptedModel(text("never heard", gate=asyncio.Event()))
     helper = type("Clerk", (Talking,), {"model": gated, "__doc__": "Finds."})
     cls = talker(ScriptedModel(call("clerk", id="h1", message="search")), tools=[agent_tool(helper)])
-    async with running(App(agents=[cls])) as world:
+    async with running_here(App(agents=[cls])) as world:
         agent = await world.get_agent(cls, "t")
         await agent.turns.start("a secret")
         await world.until(lambda: len(gated.asked) == 1)
@@ -415,7 +425,7 @@ async def test_a_run_that_is_cleared_before_it_ends_is_recorded_as_cancelled() -
         async def clear(self) -> int:
             return await self.runs.clear()
 
-    async with running(App(agents=[Boss, Child])) as world:
+    async with running_here(App(agents=[Boss, Child])) as world:
         boss = await world.get_agent(Boss, "b")
         await boss.begin()
         await boss.clear()
@@ -445,7 +455,7 @@ async def test_a_run_that_ends_after_the_records_of_its_turn_are_deleted_leaves_
 
     model = ScriptedModel(call("begin", id="b1"), text("done"), *[text("more")] * 70)
     cls = talker(model, base=Starting, record_retention=Retention(count=3))
-    async with running(App(agents=[cls, Child])) as world:
+    async with running_here(App(agents=[cls, Child])) as world:
         agent = await world.get_agent(cls, "t")
         first = await agent.send("begin")
         for number in range(70):
@@ -456,6 +466,7 @@ async def test_a_run_that_ends_after_the_records_of_its_turn_are_deleted_leaves_
         assert await counted(world, f"SELECT kind FROM sapwood_spans WHERE work = 'run {first.id}'") == []
 
 
+@pytest.mark.core("workers", "cluster", "temporal")
 async def test_secrets_are_taken_out_before_anything_is_written() -> None:
     def redact(kind: str, text: str) -> str:
         return text.replace("hunter2", f"<{kind}>")
@@ -525,7 +536,7 @@ async def test_agents_that_are_deleted_during_a_request_are_not_in_memory() -> N
         async def stop(self, name: str) -> None:
             await self.children.delete(helper, name)
 
-    async with running(App(agents=[Boss])) as world:
+    async with running_here(App(agents=[Boss])) as world:
         boss = await world.get_agent(Boss, "b")
         (tree,) = world.node.trees.values()
         databases = weakref.WeakSet[Database]()

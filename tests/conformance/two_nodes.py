@@ -131,6 +131,7 @@ class TwoNodes(World):
             "authenticate": given.authenticate,
             "authorize": given.authorize,
             "user_limits": given.user_limits,
+            "redact": given.redact,
             "pages": given.pages,
         }
         driver = copy.copy(given.driver)  # before it drives: each process has one of its own
