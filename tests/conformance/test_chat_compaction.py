@@ -305,6 +305,23 @@ async def test_a_pinned_message_is_never_summarised_until_it_is_unpinned(run: Ru
         assert "the rule is blue" not in contents(await compacted(world, agent))
 
 
+async def test_a_message_pinned_while_its_summary_is_written_stays(run: Run) -> None:
+    gate = asyncio.Event()
+    model = Summarizer(text(LONG), gate=gate)
+    cls = reader(model)
+    async with run(cls) as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send("the rule is blue")
+        await agent.send("two")
+        await until(lambda: len(model.summarised) == 1)
+
+        assert await agent.conversation.pin((await agent.conversation.messages())[0]["id"])
+        gate.set()
+        await agent.send("three")
+
+        assert contents(await compacted(world, agent)).count("the rule is blue") == 1
+
+
 async def test_within_a_turn_that_is_too_long_the_question_stays_and_the_turn_goes_on(run: Run) -> None:
     model = Summarizer(*(call("read", name=f"n{number}") for number in range(12)), text("done"))
     cls = reader(model)

@@ -209,7 +209,7 @@ class Transcript:
 
     @property
     def revision(self) -> tuple[int, int]:
-        """What changes with everything that is not added at the end."""
+        """What changes with everything that is not added at the end, and if a message is pinned."""
         return (self._rewrites, self._db.undone)
 
     def history(self) -> list[ModelMessage]:
@@ -301,6 +301,7 @@ class Transcript:
             return False
         self._db.ensure(COMPACTION)
         self._db.execute("INSERT OR IGNORE INTO sapwood_pinned_messages (id) VALUES (?)", id)
+        self._rewrites += 1  # a summary that is being written may be about it
         return True
 
     def unpin(self, id: str) -> bool:
