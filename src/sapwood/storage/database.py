@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import apsw
 
@@ -40,6 +40,7 @@ from sapwood.storage.marks import Mark, Marks, clear_log_after, generation_of, l
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.query_reader import QueryReader
 from sapwood.storage.rows import Rows, SqlValue
+from sapwood.storage.slice_owner import SliceOwner
 from sapwood.storage.sql_errors import DatabaseDamage, argument_error, damage, opening_error, refusal_of, sql_error
 from sapwood.storage.sql_permissions import is_reserved, no_look, no_use
 from sapwood.timings import DEFAULTS
@@ -56,38 +57,6 @@ READING = ("SELECT", "PRAGMA")
 # user cannot reach a statement that was prepared for the framework.
 USER_FLAGS = apsw.SQLITE_PREPARE_PERSISTENT
 OWN_FLAGS = 0
-
-
-class SliceOwner(Protocol):
-    """The owner of the slices that write to a database."""
-
-    def before_create(self, database: Database) -> None:
-        """Called before the file appears; may refuse by raising."""
-        ...
-
-    def before_write(self, database: Database, sql: str) -> None:
-        """Called before the first write after each commit; may refuse by raising."""
-        ...
-
-    def whose_slice(self) -> object:
-        """Return what tells the slices of two tasks apart."""
-        ...
-
-    def opened(self, database: Database) -> None:
-        """Called when the file was opened."""
-        ...
-
-    def lost(self, database: Database, error: BaseException) -> None:
-        """Called when the transaction was undone: by SQLite, by a refused write, or because the file is damaged."""
-        ...
-
-    def refused(self, error: StorageUnavailable) -> None:
-        """Called when the operating system refuses to write to a file, or to open it."""
-        ...
-
-    def damaged(self, database: Database, how: str) -> SapwoodError:
-        """Return the error to raise for a damaged file: it names the file and what the operator can do."""
-        ...
 
 
 class Database:
