@@ -250,7 +250,7 @@ class Spans:
 
     def _rows(self, where: str, *arguments: Any) -> list[SpanRow]:
         rows = self._database.execute(f"SELECT {COLUMNS} FROM sapwood_spans {where}", *arguments)  # noqa: S608 - ours
-        return [SpanRow(*row[:-1], facts_of(row[-1])) for row in rows]
+        return [SpanRow(*row)._replace(facts=facts_of(row[-1])) for row in rows]
 
     def _put(self, row: SpanRow) -> None:
         if self._actor.dropped is not None:
