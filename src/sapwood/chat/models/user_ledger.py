@@ -15,7 +15,7 @@ from sapwood.agent import Agent
 from sapwood.chat.models.user_limits import UserLimit
 from sapwood.decorators import agent
 from sapwood.errors import OverLimit
-from sapwood.kernel.trees.budgets import NANO, shortage
+from sapwood.kernel.trees.budgets import NANO, Field, shortage
 from sapwood.periods import KEPT_PERIODS, Per
 from sapwood.when import zone
 
@@ -45,6 +45,26 @@ TURNS = """CREATE TABLE turns (
     reserved_until       REAL NOT NULL,
     changed_at           REAL NOT NULL
 ) STRICT, WITHOUT ROWID"""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Tokens and their cost."""
+
+    tokens: int
+    nanodollars: int
+
+    def of(self, field: Field) -> int:
+        """Return what a limit on tokens or dollars counts."""
+        return self.tokens if field == "tokens" else self.nanodollars
+
+
+@dataclass(frozen=True, slots=True)
+class Total(Amount):
+    """What is counted in one period of a calendar."""
+
+    calendar: str
+    starts_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +105,17 @@ class UserLedger(Agent):
         """Set aside what a request may use at most, or refuse it."""
         now = self._actor.host.clock.now()
         self._count(so_far, now)
-        reserved = self.sql(
-            "SELECT total(reserved_tokens) AS tokens, total(reserved_nanodollars) AS dollars FROM turns"
-            " WHERE reservation IS NOT NULL AND reserved_until > ? AND turn <> ?",
+        (reserved,) = self.sql(
+            "SELECT coalesce(sum(reserved_tokens), 0) AS tokens, coalesce(sum(reserved_nanodollars), 0) AS nanodollars"
+            " FROM turns WHERE reservation IS NOT NULL AND reserved_until > ? AND turn <> ?",
             now,
             so_far.turn,
-        ).one()
+        ).into(Amount)
         for one in so_far.limits:
             used = self._used(one, now)
             asked = request.tokens if one.field == "tokens" else request.nanodollars
             owner = f"the user {request.user!r}"
-            short = shortage(one.field, one.limit, owner, asked, used, int(reserved[one.field]), now=now)
+            short = shortage(one.field, one.limit, owner, asked, used, reserved.of(one.field), now=now)
             if short is not None:
                 raise OverLimit(
                     f"{request.agent} cannot call {request.model}: {short.text}",
@@ -126,31 +146,30 @@ class UserLedger(Agent):
     async def used(self) -> list[dict[str, Any]]:
         """Return what the user has used: in all, where the period is `None`, and in each period that is stored."""
         found: list[dict[str, Any]] = []
-        for row in self.sql("SELECT calendar, starts_at, tokens, nanodollars FROM totals ORDER BY 1, 2"):
-            period, _, place = str(row["calendar"]).partition(" ")
-            starts_at = datetime.fromtimestamp(float(row["starts_at"]), zone(place)).isoformat() if period else None
-            used = {"tokens": row["tokens"], "dollars": int(row["nanodollars"]) / NANO}
+        for total in self.sql("SELECT * FROM totals ORDER BY calendar, starts_at").into(Total):
+            period, _, place = total.calendar.partition(" ")
+            starts_at = datetime.fromtimestamp(total.starts_at, zone(place)).isoformat() if period else None
+            used = {"tokens": total.tokens, "dollars": total.nanodollars / NANO}
             found.append({"period": period or None, "starts_at": starts_at} | used)
         return found
 
     async def reserved(self) -> int:
         """Return the number of requests that are in progress."""
         now = self._actor.host.clock.now()
-        return self.sql("SELECT count(*) FROM turns WHERE reservation IS NOT NULL AND reserved_until > ?", now).scalar(
-            int
-        )
+        rows = self.sql("SELECT count(*) FROM turns WHERE reservation IS NOT NULL AND reserved_until > ?", now)
+        return rows.scalar(int)
 
     def _count(self, usage: TurnUsage, now: float) -> None:
         """Count what a turn has used since it was last counted. Of a turn that is new here, that is nothing."""
-        known = self.sql("SELECT tokens, nanodollars FROM turns WHERE turn = ?", usage.turn).first()
-        if known is None:
+        known = self.sql("SELECT tokens, nanodollars FROM turns WHERE turn = ?", usage.turn).into(Amount)
+        if not known:
             oldest = now - TURNS_FOR.total_seconds()
             self.sql("DELETE FROM turns WHERE changed_at < ?", oldest)
             self.sql(
                 "INSERT INTO turns VALUES (?, ?, ?, NULL, 0, 0, 0, ?)", usage.turn, usage.tokens, usage.nanodollars, now
             )
             return
-        tokens, nanodollars = usage.tokens - known["tokens"], usage.nanodollars - known["nanodollars"]
+        tokens, nanodollars = usage.tokens - known[0].tokens, usage.nanodollars - known[0].nanodollars
         if tokens > 0 or nanodollars > 0:  # a late call says less
             self.sql(
                 "UPDATE turns SET tokens = max(tokens, ?), nanodollars = max(nanodollars, ?), changed_at = ?"
@@ -181,10 +200,10 @@ class UserLedger(Agent):
         )
 
     def _used(self, limit: UserLimit, now: float) -> int:
-        row = self.sql(
+        found = self.sql(
             "SELECT tokens, nanodollars FROM totals WHERE calendar = ? AND starts_at = ?", *_place(limit, now)
-        ).first()
-        return 0 if row is None else row["tokens" if limit.field == "tokens" else "nanodollars"]
+        ).into(Amount)
+        return found[0].of(limit.field) if found else 0
 
     async def on_before_request(self, request: Request) -> Response:
         return _not_found()

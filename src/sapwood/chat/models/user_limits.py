@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from typing import Any
 
 from sapwood.address import MAX_NAME_BYTES
 from sapwood.clock import Clock
@@ -63,7 +63,7 @@ def _checked(limits: Any) -> list[UserLimit]:
         raise UsageError(f"App(user_limits=…) can limit tokens and dollars, but not {', '.join(names)}.")
     found: list[UserLimit] = []
     for name in FIELDS:
-        for one in each(cast("Any", getattr(limits, name))):
+        for one in each(getattr(limits, name)):
             if isinstance(one, Per):
                 if one != replace(one, warn_at=None, extend_by=None, approvers=None):
                     raise UsageError(f"App(user_limits=…): {one!r} must not have warn_at or extend_by.")

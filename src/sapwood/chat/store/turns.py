@@ -56,8 +56,8 @@ class Turn(Generic[O_co]):
     error: str | None = None
     """The error message, if the turn failed."""
     reason: str | None = None
-    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`, also while it
-    waits until a person allows more."""
+    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`. A turn that
+    waits until a person allows more has this reason too."""
     steps: int = 0
     """The number of model requests."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
