@@ -161,7 +161,7 @@ async def test_requests_in_progress_in_two_trees_cannot_exceed_the_limit_togethe
         assert (await one)[0] == "completed"
 
 
-@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])
 async def test_a_crash_at_any_commit_between_reserve_and_settle_counts_each_request_once(step: int) -> None:
     nth, passed = 1 - step, True
     while passed:
