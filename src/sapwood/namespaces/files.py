@@ -7,13 +7,14 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from sapwood.capabilities.file_rows import CODE, UPLOAD, File, check_name, url_of
+from sapwood.capabilities.file_rows import CODE, UPLOAD, File, check_name
 from sapwood.capabilities.file_writer import BATCH
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import OverLimit, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.when import is_a
+from sapwood.wire.files import PATH
 from sapwood.wire.routing import path_to
 
 
@@ -83,9 +84,8 @@ class AgentFiles:
 
     def url(self, file: File | str) -> str:
         """Return the path of the URL of a file. Clients that may watch this agent can download it there."""
-        digest = self._row(file).digest
-        prefix = self._actor.host.settings.prefix
-        return url_of(digest, self._actor.address, prefix) or path_to(self._actor.address, prefix=prefix)
+        rest = f"{PATH}/{self._row(file).digest}"
+        return path_to(self._actor.address, prefix=self._actor.host.settings.prefix, rest=rest)
 
     def keep(self, file: File | str) -> File:
         """Keep a file that a client has uploaded until `delete`. Otherwise it is deleted after a day."""
