@@ -14,8 +14,6 @@ from sapwood.errors import StoredDataError
 from sapwood.kernel.node.tree_check import check_folder
 from sapwood.testing import World
 
-pytestmark = pytest.mark.storage
-
 
 async def filled(world: World) -> None:
     """Store files in a root and in its child."""
