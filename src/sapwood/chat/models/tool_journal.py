@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from sapwood.chat.store.chunks import json_of
 from sapwood.chat.store.file_references import revived
+from sapwood.chat.tools.tools import Toolbox
 from sapwood.errors import NotCopyable
 from sapwood.kernel.marshal.copier import json_to_copy
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
-
-    from sapwood.chat.models.loop import LoopTurn
 
 INTERRUPTED = (
     "The tool call was interrupted: the process that ran it ended before it returned. It may or may not have had an "
@@ -45,7 +45,32 @@ class Journal(Protocol):
         ...
 
 
-def Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
+class ToolTurn(Protocol):
+    """What the tool calls of a turn need of it."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def toolbox(self) -> Toolbox: ...
+
+    @property
+    def within(self) -> Callable[[str, str], AbstractContextManager[None]]: ...
+
+    @property
+    def before_tool_call(self) -> Callable[[str, dict[str, Any]], Any]: ...
+
+    @property
+    def after_tool_call(self) -> Callable[[str, dict[str, Any], Any], Any]: ...
+
+    @property
+    def stored_bytes(self) -> Callable[[Any], Awaitable[Any]]: ...
+
+    @property
+    def tool_raised(self) -> Callable[[str, Exception], str]: ...
+
+
+def Journalled(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
     from pydantic_ai import ModelRetry, ToolFailed
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.exceptions import (
@@ -106,7 +131,7 @@ def Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which n
     return Journalled()
 
 
-async def _store(turn: LoopTurn, id: str, name: str, value: Any) -> None:
+async def _store(turn: ToolTurn, id: str, name: str, value: Any) -> None:
     """Remember the result of a tool call; raise if it is no value that can be stored."""
     from pydantic_ai import ToolFailed
 
@@ -121,7 +146,7 @@ async def _store(turn: LoopTurn, id: str, name: str, value: Any) -> None:
     await turn.journal.ended(id, result=result)
 
 
-def Hooked(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
+def Hooked(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 
     class Hooked(AbstractCapability[Any]):
@@ -142,7 +167,7 @@ def Hooked(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which needs
     return Hooked()
 
 
-async def _output(turn: LoopTurn, call: ToolCallPart, function: Callable[[], Awaitable[Any]]) -> Any:
+async def _output(turn: ToolTurn, call: ToolCallPart, function: Callable[[], Awaitable[Any]]) -> Any:
     """Return what the output function returns that a model has called; it runs once for each call."""
     from pydantic_ai import ModelRetry
 
