@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from tests.conformance.chats import Talking, talker, talking
+from tests.conformance.chats import Talking, idle, talker, talking
 from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
 from tests.machine import patience
 
@@ -147,23 +148,6 @@ async def test_a_redacted_record_differs_from_what_was_sent_in_nothing_else(dial
     assert found == [request.raw.replace(b"hunter2", b"<secret>") for request in provider.requests]
 
 
-async def test_the_request_for_a_summary_is_step_0() -> None:
-    class Summarised(Talking):
-        compact_above = 1
-
-    (dialect, *_) = DIALECTS
-    async with providing(*(saying(dialect, text) for text in ("one", "two", "a summary", "three"))) as provider:
-        cls = talker(dialect.model(provider.port), base=Summarised)
-        async with running(App(agents=[cls]), slow_slices="warn") as world:
-            agent = await world.get_agent(cls, "t")
-            for number in range(3):
-                turn = await agent.send(f"message {number} " + "x" * 2000)
-            summary = (await Admin(world.node).explain("Talker:t", turn.id, 0))["requests"]
-
-    assert len(summary) == 1
-    assert summary[0]["body"].encode() in [request.raw for request in provider.requests]
-
-
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 async def test_instructions_that_change_with_every_request_do_not_store_the_conversation_again(
     dialect: Dialect,
@@ -188,3 +172,46 @@ async def test_instructions_that_change_with_every_request_do_not_store_the_conv
 
         assert found["rows"][0][0] <= 2 * turns
         assert [body.encode() for body in bodies] == [request.raw for request in provider.requests]
+
+
+class Summarising(Talking):
+    compact_above = 100
+
+    async def sent(self) -> list[int | None]:
+        rows = self._actor.database.execute(
+            "SELECT step FROM sapwood_model_requests JOIN sapwood_spans ON sapwood_spans.number = span"
+        )
+        return [step for (step,) in rows]
+
+
+async def test_what_was_sent_to_summarise_after_a_turn_is_recorded_too() -> None:
+    dialect = next(one for one in DIALECTS if "openai" in one.name)
+    reply = Reply(torn(b"".join(dialect.events(["a long answer " * 20]))))
+    message = {"role": "assistant", "content": "## Goal"}
+    whole = {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+    }
+    summary = Reply([json.dumps(whole).encode()], headers={"content-type": "application/json"})
+    async with providing(reply, reply, summary) as provider:
+        cls = talker(dialect.model(provider.port), base=Summarising)
+        async with talking(cls) as one:
+            agent = await one.world.get_agent(cls, "t")
+            turns = [await agent.send(word) for word in ("one", "two")]
+            await idle(one)
+            async with asyncio.timeout(patience()):
+                while len(await agent.sent()) < 3:  # noqa: ASYNC110 - seen from outside
+                    await asyncio.sleep(0.01)
+            assert await agent.sent() == [1, 1, None]
+            assert "## Goal" in await agent.seen_by_model()
+            assert len(provider.requests) == 3
+            assert b"## Decisions" in provider.requests[-1].raw
+
+            summary_of_turn = (await Admin(one.world.node).explain("Talker:t", turns[-1].id, 0))["requests"]
+            work = (await Admin(one.world.node).explain("Talker:t"))["spans"]
+
+    assert [request["body"].encode() for request in summary_of_turn] == [provider.requests[-1].raw]
+    assert [one["kind"] for one in work if one["kind"] not in ("fiber", "turn")] == []

@@ -208,10 +208,19 @@ class Spans:
         return found.number
 
     def _parent(self, opened: dict[int, SpanRow], kind: str, work: str) -> int | None:
-        """Return the open span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
+        """Return the span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
         if kind in ("turn", "fiber", "call"):
             return None
-        return next((row.number for row in opened.values() if row.work == work and row.parent is None), None)
+        found = next((row.number for row in opened.values() if row.work == work and row.parent is None), None)
+        return self._ended_turn(work) if found is None and kind == "step" else found
+
+    def _ended_turn(self, work: str) -> int | None:
+        """Return the span of a turn that has ended: the conversation is compacted after it."""
+        self.write()
+        if not self._database.has(SPANS):
+            return None
+        rows = self._rows("WHERE work = ? AND kind = 'turn' ORDER BY number DESC LIMIT 1", work)
+        return rows[0].number if rows else None
 
     def _next_attempt(self, name: Name) -> int:
         self._attempts[name] = attempt = self._attempts.get(name, 0) + 1
