@@ -7,7 +7,9 @@ import base64
 import functools
 import json
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.looker_app import Looker
 from tests.e2e.serving import serving
 from tests.machine import patience
+from tests.servers import Server
 from websockets.sync.client import connect
 
-from sapwood import App, ChatAgent, Settings
-from sapwood.testing import ScriptedModel, text
+from sapwood import App, Settings
 from sapwood.web.frame_budget import FrameBudget
 from sapwood.web.server import WebSockets
 
@@ -29,10 +32,6 @@ MIB = 1024 * 1024
 ORDINARY = 4 * MIB + 1
 SLICE = 0.02
 """Seconds of the loop that one slice may take while a frame arrives."""
-
-
-class Looker(ChatAgent):
-    model = ScriptedModel(text("nice"))
 
 
 def frame(count: int, size: int, id: str = "r1") -> str:
@@ -52,7 +51,9 @@ class Tab:
         url = url.replace("http", "ws", 1)
         self._stack = ExitStack()
         path = f"{url}/agents/looker/{name}"
-        self._socket = self._stack.enter_context(connect(path, max_size=None, compression=None, proxy=None))
+        self._socket = self._stack.enter_context(
+            connect(path, max_size=None, compression=None, proxy=None, open_timeout=patience())
+        )
         self.sizes: list[int] = []
         self._until("cf_agent_mcp_servers")
 
@@ -162,3 +163,28 @@ async def test_a_client_that_leaves_in_the_middle_of_a_frame_gives_back_what_it_
             tab.leave()
             while budget.free != 64 * MIB:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
+
+
+class Workers(Server):
+    """Two workers: most clients are held by another process than the one that runs their agent."""
+
+    def command(self) -> list[str]:
+        app = str(Path(__file__).with_name("looker_app.py"))
+        options = ["--workers", "2", "--port", str(self.port), "--data", str(self._data), "--log-level", "warning"]
+        return [sys.executable, "-m", "sapwood", "serve", app, *options]
+
+
+@pytest.mark.slow
+def test_large_frames_reach_agents_in_other_workers(tmp_path: Path) -> None:
+    server = Workers(tmp_path, tmp_path / "data")
+    try:
+        content, ends = frame(2, 3 * MIB), list[str]()
+        for number in range(4):
+            tab = Tab(f"http://{server.host}", f"t{number}")
+            tab.send(content)
+            ends.append(tab.done()["outcome"])
+            tab.close()
+    finally:
+        server.end(signal.SIGTERM)
+
+    assert ends == ["completed"] * 4

@@ -220,7 +220,7 @@ class MessageFiles:
     # What a model is to see
 
     async def filled(self, history: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """Return what a model is sent: the bytes of files in the place of references. Nobody keeps it.
+        """Return what a model is sent: the bytes of files in the place of references. Do not keep it.
 
         In the place of a file that cannot be had, the model gets a note.
         """
