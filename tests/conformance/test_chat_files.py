@@ -514,3 +514,22 @@ async def test_a_picture_beyond_the_limit_of_files_is_refused_in_one_sentence() 
 
         assert "the limit is 50000" in end["body"]
         assert await (await one.world.get_agent(cls, "t")).conversation.messages() == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "rpc", "id": "c1", "method": "take"},
+        {"type": "cf_agent_tool_result", "toolCallId": "c1"},
+        {"type": "mine"},
+    ],
+    ids=["call", "tool result", "own message"],
+)
+async def test_only_a_message_for_the_model_may_be_long_because_of_its_files(frame: dict[str, Any]) -> None:
+    cls = talker(ScriptedModel(text("ok")))
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        url = picture(png(2_000_000))["parts"][1]["url"]
+        await client.send({**frame, "args": [url], "output": url})
+
+        assert (await client.ended())[0] == 1009

@@ -60,11 +60,15 @@ class ClientProtocol(HearsFiles):
 
     def hear(self, socket: Socket, data: str) -> Any:
         """Return a function that deals with what a client said; None if it is not about the chat."""
-        frame = wire.read(str(data))
+        frame = wire.read(data)
         if frame is None or (frame.path is not None and frame.type in (wire.TOOL_RESULT, wire.TOOL_APPROVAL)):
             return None
-        attached = data.files if isinstance(data, FrameText) else {}
-        return lambda: self._heard(socket, frame, attached)
+        return lambda: self._heard(socket, frame, {})
+
+    def hear_files(self, socket: Socket, data: FrameText) -> Any:
+        """Return a function that deals with a message and its files; None if it starts no turn."""
+        frame = wire.read(str(data))  # JSON is only read from plain strings
+        return (lambda: self._heard(socket, frame, data.files)) if frame and frame.type == wire.REQUEST else None
 
     async def _heard(self, socket: Socket, frame: wire.ChatFrame, attached: Mapping[str, bytes]) -> None:
         if socket.is_watch_only and frame.type not in (wire.RESUME, wire.RESUME_ACK):

@@ -19,7 +19,7 @@ import msgspec
 from sapwood.errors import NotCopyable, NotFound, SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
-from sapwood.kernel.actors.sockets import RESTARTING, SETTLED, TRY_AGAIN, Socket
+from sapwood.kernel.actors.sockets import RESTARTING, SETTLED, TOO_BIG, TOO_LONG, TRY_AGAIN, Socket
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.marshal.disclosure import code_for_clients
@@ -43,7 +43,6 @@ PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
 LAST_ANSWERS = 2.0
 """Seconds that calls are given to end when the server that holds their client's socket stops."""
-TOO_BIG = 1009
 UNSAID = 1005
 SAID_EACH = 16
 SAID_BYTES = 64 * 1024
@@ -132,7 +131,7 @@ class SocketSessions:
                 continue  # it was closed since: what is still on its way must not wake an agent
             data, came = await self._read(socket, actor, message)
             if size(data) > self._settings.frame_bytes:
-                socket.close(TOO_BIG, "The message is too long")
+                socket.close(TOO_BIG, TOO_LONG)
                 return UNSAID, ""
             if actor is None or not actor.ready:
                 try:

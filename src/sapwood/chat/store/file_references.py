@@ -69,11 +69,11 @@ def replaced(value: Any, replacement: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         new = [replaced(one, replacement) for one in items]
-        return value if all(map(_is, new, items)) else new
+        return cast("Any", value) if all(map(_is, new, items)) else new
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
         found = {key: replaced(one, replacement) for key, one in fields.items()}
-        return value if all(map(_is, found.values(), fields.values())) else found
+        return cast("Any", value) if all(map(_is, found.values(), fields.values())) else found
     return value
 
 
