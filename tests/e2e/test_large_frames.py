@@ -174,7 +174,7 @@ class Workers(Server):
         return [sys.executable, "-m", "sapwood", "serve", app, *options]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_large_frames_reach_agents_in_other_workers(tmp_path: Path) -> None:
     server = Workers(tmp_path, tmp_path / "data")
     try:

@@ -424,8 +424,8 @@ MUTANTS = [
         "CF-183",
         (
             "chat/models/tool_journal.py",
-            '                if status == "done":\n                    return revived(msgspec.json.decode(result or "null"))\n',
-            '                if status == "never":\n                    return revived(msgspec.json.decode(result or "null"))\n',
+            '                if status == "done":\n                    return revived(',
+            '                if status == "never":\n                    return revived(',
         ),
         tests=(
             (
