@@ -31,6 +31,10 @@ from sapwood.wire import frames
 from sapwood.wire import runs as run_wire
 from sapwood.wire.inline_files import FrameText, take_files
 
+REGENERATE = "regenerate-message"
+"""The `trigger` of a request that asks the last question again."""
+NO_MESSAGES = 'The body has no `messages`. Send {"messages":[{"role":"user","parts":[{"type":"text","text":"…"}]}]}.'
+
 
 class Init(msgspec.Struct):
     """What a client would send to a server that answers by HTTP."""
@@ -123,11 +127,15 @@ class ClientProtocol(HearsFiles):
     async def _asked(self, socket: Socket, frame: wire.ChatFrame, attached: Mapping[str, bytes]) -> None:
         if not isinstance(frame.id, str):
             return  # no answer could name it
+        told_again = False
         try:
             init = msgspec.convert(frame.init, Init)
             if init.method != "POST":
                 return
-            await self._accept(_read(init.body), frame.id, socket, socket.user, attached)
+            body = _read(init.body)
+            # A client that asks again shows the answer no more. If it is refused, it receives the conversation.
+            told_again = body.get("trigger") == REGENERATE
+            await self._accept(body, frame.id, socket, socket.user, attached)
         except UploadCancelled:
             self._record.stream.tell_one(socket, wire.done(frame.id, "cancelled"))
         except msgspec.ValidationError as error:
@@ -136,15 +144,21 @@ class ClientProtocol(HearsFiles):
         except (Refused, OverLimit, Unavailable) as error:
             if self._actor.dropped is not None:
                 raise
+            if told_again:
+                self._record.stream.tell_one(socket, wire.messages(self._record.page()))
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))
 
     async def _accept(
         self, body: dict[str, Any], id: str | None, sender: Socket | None, user: Any, attached: Mapping[str, bytes]
     ) -> TurnRow:
         """Have something answered that came as the AI SDK sends it."""
-        said: Any = body.pop("messages", None) or []
-        regenerate = body.pop("trigger", "") == "regenerate-message"
+        said: Any = body.pop("messages", None)
+        regenerate = body.pop("trigger", "") == REGENERATE
         client_tools = body.pop("clientTools", None)
+        if said is None or said == []:
+            if not regenerate:
+                raise InvalidArguments(NO_MESSAGES)
+            said = []
         if not isinstance(said, list):
             raise InvalidArguments("`messages` must be an array.")
         if not _are_tools(client_tools):

@@ -19,7 +19,7 @@ from sapwood.chat.store.turn_rows import JOINED, TurnRow
 from sapwood.chat.store.user_messages import check, has_files, ids_of, received, request_of, trailing
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish
-from sapwood.errors import Refused
+from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.disclosure import for_clients
@@ -80,6 +80,8 @@ class Intake:
         for message in messages:
             check(message)
         new = self._new(messages, changed=not regenerate)
+        if not new:
+            self._check_unanswered(regenerate=regenerate)
         asked = trailing(messages) or [message["id"] for message in new] or self._transcript.last_said()
         if busy and policy == "drop":
             return self._skip(name, asked, sender, run, user)
@@ -114,6 +116,26 @@ class Intake:
         else:
             self.begin_next(sender)
         return self._record.row(row.number)
+
+    def _check_unanswered(self, *, regenerate: bool) -> None:
+        """Refuse a request without a new message, unless a message of the user waits for an answer."""
+        waiting, last = self._turns.waiting(), self._transcript.last()
+        if self._awaits_answer():
+            raise InvalidArguments("A question is open, and the request has no new message. Answer the question first.")
+        if regenerate:
+            if not self._transcript.last_said() and not self._turns.queued():
+                raise InvalidArguments("The conversation is empty: there is no message to answer. Send a message.")
+            return
+        if self._turns.running() is not None or self._turns.queued() or self._waits_for_limit():
+            raise InvalidArguments("The request has no new message, and the last one is being answered.")
+        if last is None:
+            raise InvalidArguments("The conversation is empty, and the request has no message of the user.")
+        # A turn that waits has its answers here, and was not asked to continue: this request asks for it.
+        if last["role"] != "user" and waiting is None:
+            raise InvalidArguments(
+                "The request has no new message, and the last one is answered. Send a message with a new `id`, or"
+                ' {"trigger":"regenerate-message"}.'
+            )
 
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
         """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
@@ -158,7 +180,12 @@ class Intake:
         return [*said, *new]
 
     def _last_known(self, messages: Sequence[UIMessage]) -> str:
-        """Return the id of the last of a client's messages that is known here; "" if none is."""
+        """Return the id of the last of a client's messages that is known here; "" if none is.
+
+        A client that names no messages means the last that the user sent.
+        """
+        if not messages:
+            return next(iter(self._transcript.last_said()), "")
         known = self._transcript.known(_ids(messages))
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
 
@@ -197,14 +224,14 @@ class Intake:
             self._begin(first, sender if len(queued) == 1 else None)
 
     def first(self) -> TurnRow | None:
-        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question.
+        """Return the turn that starts as soon as it can. Only a new message of the user's ends an open question.
 
         All wait for a turn that waits until a person allows more of a limit: they would have to wait for the same.
         """
         queued = self._turns.queued()
         if self._waits_for_limit():
             return None
-        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+        if not queued or (not any(map(_has_new_message, queued)) and self._awaits_answer()):
             return None
         return queued[0]
 
@@ -250,3 +277,7 @@ def _messages_of(message: str | Sequence[UIMessage], random: Random) -> Sequence
     if not isinstance(message, str):
         return message
     return [{"id": f"msg-{new_id(random)}", "role": "user", "parts": [{"type": "text", "text": message}]}]
+
+
+def _has_new_message(row: TurnRow) -> bool:
+    return row.new_messages != JOINED and not _is_notice(row)
