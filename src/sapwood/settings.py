@@ -171,10 +171,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
-            value = getattr(self, field_.name)
-            kinds, what = KINDS[str(field_.type)]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise UsageError(f"Settings({field_.name}={value!r}): expected {what}.")
+            check_setting(field_.name, str(field_.type), getattr(self, field_.name))
         for model, price in self.prices.items():
             if not _is_price(price):
                 raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): expected two numbers of at least 0.")
@@ -208,6 +205,20 @@ class Settings:
                 raise UsageError(f"Settings({name}=…) requires durability='replicated'. Set both, or neither.")
 
 
+def check_setting(name: str, kind: str, value: Any) -> None:
+    """Refuse a value that a setting with this annotation cannot have."""
+    kinds, what = KINDS[kind]
+    fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+    bound = ""
+    if kind in NUMBERS and value is not None:
+        least = LEAST.get(name, 0)
+        bound = " above 0" if name in ABOVE_ZERO else f" of at least {least}"
+        fits = fits and (value > 0 if name in ABOVE_ZERO else value >= least)  # what is not a number is neither
+    if not fits:
+        noun, comma, rest = what.partition(", ")
+        raise UsageError(f"Settings({name}={value!r}): expected {noun}{bound}{comma}{rest}.")
+
+
 def _is_price(price: Any) -> bool:
     try:
         reads, writes = price
@@ -229,3 +240,17 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Mapping[str, tuple[float, float]]": ((Mapping,), "prices by model, such as {'my-model': (0.5, 2.0)}"),
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""
+NUMBERS = frozenset({"int", "float", "int | None"})
+LEAST = dict.fromkeys(
+    (
+        *("open_databases", "strikes", "threads", "model_requests_at_once", "model_requests_per_minute"),
+        *("frame_bytes", "outgoing_bytes"),
+        *("connections", "connections_per_address", "connections_per_agent", "connections_per_user"),
+    ),
+    1,
+)
+"""The lowest value of a setting that is a number. Others may be 0."""
+ABOVE_ZERO = frozenset(
+    {"slow_after", "stuck_after", "fatal_after", "sql_timeout", "recovery_timeout", "run_idle_timeout"}
+)
+"""Durations that cannot be 0."""

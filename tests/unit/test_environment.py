@@ -70,6 +70,8 @@ def test_a_budget_may_hold_for_each_period_of_a_calendar() -> None:
     [
         ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
         ("SAPWOOD_THREADS", "many", "must be a whole number"),
+        ("SAPWOOD_THREADS", "0", r"SAPWOOD_THREADS: Settings\(threads=0\): expected an integer of at least 1"),
+        ("SAPWOOD_SQL_TIMEOUT", "-1", r"SAPWOOD_SQL_TIMEOUT: Settings\(sql_timeout=-1.0\): expected a number above 0"),
         ("SAPWOOD_CORS", "maybe", "must be true or false"),
         ("SAPWOOD_PRICES", "my-model", "must be prices separated by commas"),
         ("SAPWOOD_LIMITS_DOLLARS", "much", "must be a number"),
