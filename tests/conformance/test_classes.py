@@ -158,7 +158,10 @@ class Helper(Agent):
         ),
         (
             persistent_agent(Helper, description="Help."),
-            "Mine.tools must be a tuple of tools, got persistent_agent(Helper). Write tools = (persistent_agent(Helper),).",
+            (
+                "Mine.tools must be a tuple of tools, got persistent_agent(Helper). "
+                "Write tools = (persistent_agent(Helper),)."
+            ),
         ),
         (method, "Mine.tools must be a tuple of tools, got the function method. Write tools = (method,)."),
         (Helper, "Mine.tools must be a tuple of tools, got the class Helper. Write tools = (agent_tool(Helper),)."),
