@@ -222,12 +222,13 @@ class ActiveTurn(CancellableTurn):
             await self._end(self.number, "cancelled")
             return "cancelled"
         words, reference = self._in_words(error)
+        found = {} if reference is None else {"reference": reference}
         log.warning(
-            "turn failed address=%s reference=%s: %s",
+            "turn failed address=%s%s: %s",
             self._actor.address,
-            reference,
+            "" if reference is None else f" reference={reference}",
             describe(error),
-            extra={"address": str(self._actor.address), "reference": reference},
+            extra={"address": str(self._actor.address), **found},
             exc_info=None if isinstance(error, ModelUnusable) else mistake(error),
         )
         work = WorkId.run(self._record.row(self.number).id)
