@@ -9,7 +9,7 @@ from sapwood.capabilities.child_states import ChildStates
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.trees.limit_extensions import LimitPeriod
-from sapwood.periods import LimitWarning
+from sapwood.periods import LimitWarning, with_local_times
 from sapwood.runs.backends.method_backend import MethodRuns
 from sapwood.runs.default_hooks import DefaultHooks
 from sapwood.runs.dispatch.cleanup import Sweeper
@@ -54,7 +54,7 @@ class AgentInternals(AgentBase):
 
     async def _sapwood_limit_near(self, warning: LimitWarning) -> None:
         """Call the hook for a limit that comes near; the framework's own."""
-        await self._actor.agent.on_limit_near(warning)
+        await self._actor.agent.on_limit_near(with_local_times(warning))  # what is stored has lost its zone
 
     async def _sapwood_extend_limit(self, limit: LimitPeriod) -> None:
         """Ask a person for more of a limit of this agent; the framework's own."""

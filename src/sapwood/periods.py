@@ -6,7 +6,7 @@ periods never overlap and leave no gap, also where clocks change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
@@ -114,9 +114,15 @@ class LimitWarning:
     zone: str
     """The time zone of the period."""
     starts_at: datetime
-    """When the period has started, in UTC."""
+    """When the period has started, in `zone`."""
     ends_at: datetime
-    """When the next period starts, in UTC."""
+    """When the next period starts, in `zone`."""
+
+
+def with_local_times(warning: LimitWarning) -> LimitWarning:
+    """Return a warning with its times in the zone of its limit."""
+    place = zone(warning.zone)
+    return replace(warning, starts_at=warning.starts_at.astimezone(place), ends_at=warning.ends_at.astimezone(place))
 
 
 def _start(wall: datetime, period: Period) -> datetime:

@@ -73,9 +73,12 @@ class Limits:
                 amount = part.amount if isinstance(part, Per) else part
                 if kind.startswith("float"):
                     if not is_number(amount):
-                        raise UsageError(f"Limits({field_.name}={part!r}): expected a number of at least 0.")
+                        raise UsageError(
+                            f"Limits({field_.name}={part!r}): expected a number of at least 0{_periods(part)}."
+                        )
                 elif not isinstance(amount, int) or amount < 0:
-                    raise UsageError(f"Limits({field_.name}={part!r}): expected an integer of at least 0.")
+                    periods = _periods(part) if "Per" in kind else ""
+                    raise UsageError(f"Limits({field_.name}={part!r}): expected an integer of at least 0{periods}.")
             if "Per" in kind:  # in one form, so that equal limits are equal values
                 object.__setattr__(self, field_.name, combined(value))
 
@@ -217,6 +220,11 @@ def check_setting(name: str, kind: str, value: Any) -> None:
     if not fits:
         noun, comma, rest = what.partition(", ")
         raise UsageError(f"Settings({name}={value!r}): expected {noun}{bound}{comma}{rest}.")
+
+
+def _periods(part: object) -> str:
+    """Return what to write for a limit per period that was written as a text, such as "5/month"."""
+    return ', or a limit per period, such as Per("month", 5)' if isinstance(part, str) else ""
 
 
 def _is_price(price: Any) -> bool:

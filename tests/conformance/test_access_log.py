@@ -12,7 +12,7 @@ import httpx2
 import jwt
 import pytest
 
-from sapwood import Agent, App, ChatAgent, Settings, tool
+from sapwood import Agent, App, ChatAgent, Question, Settings, tool
 from sapwood.auth import ApiKeys, JwtAuth, User
 from sapwood.cli.json_log import JsonFormatter
 from sapwood.testing import ScriptedModel, call
@@ -147,7 +147,9 @@ async def test_the_log_names_the_roles_that_a_refused_answer_lacks(
     said = {"messages": [{"role": "user", "parts": [{"type": "text", "text": "pay"}]}]}
     async with site(tmp_path, lambda _: User("eve", {"roles": ["staff"]})) as client:
         await client.post("/agents/access-till/t/chat", json=said)
-        answer = await client.post("/agents/access-till/t/questions", json={"id": "p", "approved": True})
+        digest = Question.about("p", "pay", {}, "approval").digest
+        given = {"id": "p", "approved": True, "digest": digest}
+        answer = await client.post("/agents/access-till/t/questions", json=given)
 
     assert answer.status_code == 403
     assert "manager" not in answer.text

@@ -294,8 +294,8 @@ async def test_an_agent_is_warned_once_in_each_period() -> None:
 
         (first,) = [share for share in shares[:3] if share >= 0.1][:1]
         assert await agent.warned() == [
-            f"{first:.0%} of 1000 tokens a day, until 2027-03-01 23:00 {BERLIN}",
-            f"{first:.0%} of 1000 tokens a day, until 2027-03-02 23:00 {BERLIN}",
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-02 00:00 {BERLIN}",
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-03 00:00 {BERLIN}",
         ]
 
 

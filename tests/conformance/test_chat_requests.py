@@ -173,3 +173,14 @@ async def test_a_client_that_may_not_ask_again_receives_the_conversation() -> No
 
         assert end["error"]
         assert [message["role"] for message in client.of_type(MESSAGES)[-1]["messages"]] == ["user", "assistant"]
+
+
+async def test_an_answer_with_a_wrong_field_is_named_and_not_its_form() -> None:
+    cls = paying(call("pay", id="p", amount=5))
+    async with talking(cls) as one:
+        body = json.dumps({"id": "p", "approved": "yes"}).encode()
+
+        answer = await one.site.http(f"{TALKER}/questions", method="POST", body=body)
+
+        assert answer.status == 400
+        assert answer.json()["refused"].startswith("The body is not a valid answer: Expected `bool | null`, got `str`")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sapwood import Agent, App, ChatAgent
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable, UsageError
 from sapwood.testing import ScriptedModel, running, text
 
 
@@ -75,3 +75,19 @@ async def test_with_each_a_request_repeated_after_a_crash_gets_its_answer_again(
         turn = await (await world.get_agent(Plain, "a")).turns.wait(turn.id)
 
     assert (turn.text, len(model.asked)) == (answer, 2)
+
+
+async def test_a_name_is_not_a_class_of_agents() -> None:
+    with pytest.raises(UsageError, match=r"models: expected agent classes as keys, got 'Silent'\. Write models="):
+        async with running(App(agents=[Silent]), models={"Silent": ScriptedModel()}):  # pyright: ignore[reportArgumentType]
+            pass
+
+
+async def test_a_stub_from_before_a_crash_says_what_to_do() -> None:
+    async with running(App(agents=[Plain])) as world:
+        agent = await world.get_agent(Plain, "a")
+        await agent.conversation.messages()
+        await world.crash()
+
+        with pytest.raises(Unavailable, match=r"The process crashed\. Get the agent again\."):
+            await agent.conversation.messages()

@@ -149,7 +149,7 @@ def test_a_warning_is_due_at_a_share_of_the_amount(share: Any) -> None:
 def test_tokens_are_whole_numbers_in_each_period_too() -> None:
     with pytest.raises(UsageError, match=re.escape("Limits(tokens=Per('day', 1.5)): expected an integer of at least")):
         Limits(tokens=Per("day", 1.5))
-    with pytest.raises(UsageError, match=re.escape("Limits(tokens='many'): expected an integer of at least 0.")):
+    with pytest.raises(UsageError, match=re.escape("Limits(tokens='many'): expected an integer of at least 0, or")):
         Limits(tokens=(Per("day", 1), "many"))  # pyright: ignore[reportArgumentType]
 
 
@@ -181,3 +181,11 @@ def test_a_question_for_more_that_cannot_be_asked_is_refused(more: dict[str, Any
 def test_limits_with_the_same_question_are_equal() -> None:
     assert Per("day", 5, extend_by=1, approvers="a") == Per("day", 5, extend_by=1, approvers=["a"])
     assert repr(Per("day", 5, extend_by=1, approvers=ANY_CLIENT)) == "Per('day', 5, extend_by=1, approvers=ANY_CLIENT)"
+
+
+def test_a_text_is_not_a_limit_per_period() -> None:
+    expected = (
+        "Limits(dollars='5/month'): expected a number of at least 0, or a limit per period, such as Per(\"month\", 5)."
+    )
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        Limits(dollars="5/month")  # pyright: ignore[reportArgumentType]

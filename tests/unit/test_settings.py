@@ -17,6 +17,7 @@ from sapwood.periods import PERIODS, Per
 from sapwood.settings import Durability, Limits, Settings
 
 numbers = st.integers(0, 2**40)
+PER_MONTH = "Limits(dollars='5'): expected a number of at least 0, or a limit per period, such as Per(\"month\", 5)."
 GROWTH = {name: value for name, value in asdict(Limits()).items() if value is not None}
 """What a tree may grow to; what it may use has no limit until somebody sets one."""
 plain = st.builds(
@@ -65,7 +66,7 @@ def test_every_limit_of_growth_is_on_by_default_and_of_use_none() -> None:
         ("depth", None, "Limits(depth=None): expected an integer of at least 0."),
         ("dollars", -0.01, "Limits(dollars=-0.01): expected a number of at least 0."),
         ("dollars", float("nan"), "Limits(dollars=nan): expected a number of at least 0."),
-        ("dollars", "5", "Limits(dollars='5'): expected a number of at least 0."),
+        ("dollars", "5", PER_MONTH),
     ],
 )
 def test_a_limit_that_is_none_is_refused(name: str, value: Any, sentence: str) -> None:

@@ -65,7 +65,7 @@ class Budget:
         return LimitWarning(
             limit=self.field,
             amount=float(limit.amount),
-            threshold=limit.warn_at * limit.amount,
+            threshold=float(f"{limit.warn_at * limit.amount:.12g}"),  # 0.1 * 0.025 has seventeen digits
             used=used / NANO if self.field == "dollars" else float(used),
             period=limit.period,
             zone=limit.zone,
