@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
-from sapwood import Agent, App, ChatAgent
+from sapwood import Agent, App, ChatAgent, testing
 from sapwood.errors import Unavailable, UsageError
 from sapwood.testing import ScriptedModel, running, text
 
@@ -91,3 +92,11 @@ async def test_a_stub_from_before_a_crash_says_what_to_do() -> None:
 
         with pytest.raises(Unavailable, match=r"The process crashed\. Get the agent again\."):
             await agent.conversation.messages()
+
+
+def test_a_scripted_model_without_its_extra_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sapwood.testing.scripted_model")
+    monkeypatch.setitem(sys.modules, "pydantic_ai.messages", None)
+
+    with pytest.raises(UsageError, match=r"ScriptedModel requires Pydantic AI\. Run: pip install 'sapwood\[chat\]'\."):
+        _ = testing.ScriptedModel
