@@ -214,7 +214,7 @@ def check_setting(name: str, kind: str, value: Any) -> None:
     fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
     bound = ""
     if kind in NUMBERS and value is not None:
-        least = LEAST.get(name, 0)
+        least: float = dict[str, float](LEAST).get(name, 0)
         bound = " above 0" if name in ABOVE_ZERO else f" of at least {least}"
         fits = fits and (value > 0 if name in ABOVE_ZERO else value >= least)  # what is not a number is neither
     if not fits:
