@@ -15,10 +15,11 @@ import pytest
 from pydantic_ai.messages import BinaryContent, BinaryImage, FilePart
 from pydantic_ai.models.function import FunctionStreamedResponse
 from tests.conformance.chats import MESSAGES, TALKER, Talking, done, say, talker, talking, user
+from tests.conformance.replicated import running_replicated
 from tests.conformance.served import Served
 from tests.conformance.worlds import Run, until
 
-from sapwood import Limits, NotFound, Turn, Unavailable, tool
+from sapwood import App, Limits, NotFound, Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, World, call, text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"IHDR" + bytes(range(256))
@@ -533,3 +534,30 @@ async def test_only_a_message_for_the_model_may_be_long_because_of_its_files(fra
         await client.send({**frame, "args": [url], "output": url})
 
         assert (await client.ended())[0] == 1009
+
+
+async def test_in_a_cluster_a_picture_that_files_cannot_hold_stays_in_its_message() -> None:
+    model = ScriptedModel(text("nice"))
+    cls, large, small = talker(model, base=Keeper), png(100_000), png()
+    async with running_replicated(App(agents=[cls]), slow_slices="allow") as world:
+        agent = await world.get_agent(cls, "t")
+        await agent.send([picture(large, "p1"), picture(small, "p2")])
+
+        one, two, _ = await agent.conversation.messages()
+        assert one["parts"][1]["url"].startswith("data:image/png;base64,")
+        assert two["parts"][1]["url"] == url_of(small)
+        assert seen_files(model) == [large, small]
+
+
+async def test_in_a_cluster_a_picture_of_a_tool_or_a_model_stays_where_it_is() -> None:
+    drawing, painting = DrawingModel(), ScriptedModel(call("paint"), text("done"))
+    drawer = talker(drawing, base=Keeper, output_type=BinaryImage)
+    painter = type("Painting", (Painter,), {"model": painting})
+    async with running_replicated(App(agents=[drawer, painter]), slow_slices="allow") as world:
+        agent = await world.get_agent(drawer, "t")
+        await agent.send("draw")
+        (file,) = [part for part in (await agent.conversation.messages())[-1]["parts"] if part["type"] == "file"]
+        await (await world.get_agent(painter, "t")).send("paint")
+
+        assert file["url"].startswith("data:image/png;base64,")
+        assert seen_files(painting) == [png(100_000, "painted")]
