@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import BinaryContent, BinaryImage, FilePart
 from pydantic_ai.models.function import FunctionStreamedResponse
-from tests.conformance.chats import MESSAGES, TALKER, Talking, done, say, talker, talking, user
+from tests.conformance.chats import MESSAGES, TALKER, Talking, cancel, done, say, talker, talking, user
 from tests.conformance.replicated import running_replicated
 from tests.conformance.served import Served
 from tests.conformance.worlds import Run, until
@@ -561,3 +562,15 @@ async def test_in_a_cluster_a_picture_of_a_tool_or_a_model_stays_where_it_is() -
 
         assert file["url"].startswith("data:image/png;base64,")
         assert seen_files(painting) == [png(100_000, "painted")]
+
+
+async def test_a_message_is_cancelled_also_while_its_picture_is_stored() -> None:
+    cls = talker(ScriptedModel(text("never", gate=asyncio.Event())), base=Keeper)
+    async with talking(cls) as one:
+        client = await one.join(TALKER)
+        await say(client, "r1", picture(png(600_000)))
+        await cancel(client, "r1")
+
+        end = await done(client, "r1")
+
+        assert end["outcome"] == "aborted"
