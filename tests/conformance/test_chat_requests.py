@@ -15,8 +15,6 @@ from tests.conformance.worlds import until
 from sapwood import tool
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = pytest.mark.core("workers")
-
 NO_MESSAGES = 'The body has no `messages`. Send {"messages":[{"role":"user","parts":[{"type":"text","text":"…"}]}]}.'
 EMPTY: list[dict[str, Any]] = [{}, {"message": "hello"}, {"messages": None}, {"messages": []}]
 

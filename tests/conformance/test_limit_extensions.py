@@ -23,8 +23,6 @@ from sapwood.kernel.trees.limit_extensions import EXTENSIONS
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.types import Address
 
-pytestmark = pytest.mark.core("workers", "temporal")
-
 MOST = 60
 STEP = OVERHEAD + 4 + MOST
 ONE = STEP + 20
@@ -233,6 +231,7 @@ async def test_turns_that_wait_three_levels_below_use_no_memory_and_continue_aft
         assert (done.status, done.text) == ("completed", "It is known.")
 
 
+@pytest.mark.core("workers", "temporal")
 async def test_a_run_that_waits_continues_after_a_crash() -> None:
     async with household() as (world, agent):
         assert (await agent.give("a", True)).ok

@@ -23,8 +23,6 @@ from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, text
 
-pytestmark = pytest.mark.core("workers", "cluster", "temporal")
-
 MOST = 60
 STEP = OVERHEAD + 4 + MOST
 ONE = STEP + 20
@@ -102,6 +100,7 @@ async def test_the_next_period_has_a_budget_of_its_own_and_the_error_names_its_e
         assert (await agent.ask("ann"))[0] == "completed"
 
 
+@pytest.mark.core("workers", "cluster", "temporal")
 async def test_what_sub_agents_do_counts_for_the_user_whose_message_began_it() -> None:
     async with users(lambda user: Limits(tokens=100 * ONE)) as world:
         agent = await world.get_agent(Team, "t")
@@ -204,6 +203,7 @@ class Switchboard(Desk):
         return (await other.send("go")).text
 
 
+@pytest.mark.core("workers", "cluster", "temporal")
 async def test_what_a_turn_sends_to_other_trees_counts_for_its_user() -> None:
     async with users(lambda user: Limits(tokens=100 * ONE), Switchboard, Desk) as world:
         agent = await world.get_agent(Switchboard, "s")
