@@ -40,7 +40,7 @@ class Teller(ChatAgent):
     model_settings: ClassVar[Any] = {"max_tokens": MOST}
 
 
-class Middle(Agent):
+class Steward(Agent):
     """Has its teller answer."""
 
     async def on_run(self, input: str) -> str:
@@ -56,10 +56,10 @@ class Household(Agent):
     limits = Limits(tokens=Per("day", ONE, extend_by=MORE))
 
     async def give(self, id: str, deep: bool = False) -> Run:
-        return await self.run_agent(Middle if deep else Teller, id, run_id=id)
+        return await self.run_agent(Steward if deep else Teller, id, run_id=id)
 
     async def start(self, id: str, deep: bool = False) -> None:
-        await self.start_run(Middle if deep else Teller, id, run_id=id)
+        await self.start_run(Steward if deep else Teller, id, run_id=id)
 
     async def ended(self, id: str) -> tuple[str, str | None, str | None]:
         run = self.runs.get(id)

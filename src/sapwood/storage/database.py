@@ -111,7 +111,7 @@ class Database:
         self,
         path: Path,
         files: Files,
-        owner: SliceOwner,
+        owner: SliceOwner[Database],
         *,
         exists: bool,
         synced: bool,

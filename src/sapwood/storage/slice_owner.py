@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from sapwood.errors import SapwoodError
 from sapwood.storage.availability import StorageUnavailable
 
-if TYPE_CHECKING:
-    from sapwood.storage.database import Database
+D = TypeVar("D", contravariant=True)
 
 
-class SliceOwner(Protocol):
+class SliceOwner(Protocol[D]):
     """The owner of the slices that write to a database."""
 
-    def before_create(self, database: Database) -> None:
+    def before_create(self, database: D) -> None:
         """Called before the file appears; may refuse by raising."""
         ...
 
-    def before_write(self, database: Database, sql: str) -> None:
+    def before_write(self, database: D, sql: str) -> None:
         """Called before the first write after each commit; may refuse by raising."""
         ...
 
@@ -26,11 +25,11 @@ class SliceOwner(Protocol):
         """Return what tells the slices of two tasks apart."""
         ...
 
-    def opened(self, database: Database) -> None:
+    def opened(self, database: D) -> None:
         """Called when the file was opened."""
         ...
 
-    def lost(self, database: Database, error: BaseException) -> None:
+    def lost(self, database: D, error: BaseException) -> None:
         """Called when the transaction was undone: by SQLite, by a refused write, or because the file is damaged."""
         ...
 
@@ -38,6 +37,6 @@ class SliceOwner(Protocol):
         """Called when the operating system refuses to write to a file, or to open it."""
         ...
 
-    def damaged(self, database: Database, how: str) -> SapwoodError:
+    def damaged(self, database: D, how: str) -> SapwoodError:
         """Return the error to raise for a damaged file: it names the file and what the operator can do."""
         ...
