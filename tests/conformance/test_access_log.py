@@ -26,6 +26,11 @@ class AccessRoom(Agent):
     pass
 
 
+class AccessWreck(Agent):
+    async def on_start(self) -> None:
+        raise ValueError("wrecked")
+
+
 class AccessTill(ChatAgent):
     model = ScriptedModel(call("pay", id="p"))
 
@@ -38,7 +43,10 @@ class AccessTill(ChatAgent):
 @asynccontextmanager
 async def site(folder: Path, authenticate: Any = None, **more: Any) -> AsyncGenerator[httpx2.AsyncClient, None]:
     app = App(
-        agents=[AccessRoom, AccessTill], authenticate=authenticate, settings=Settings(data=folder / "data"), **more
+        agents=[AccessRoom, AccessTill, AccessWreck],
+        authenticate=authenticate,
+        settings=Settings(data=folder / "data"),
+        **more,
     )
     async with app, httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://a") as client:
         yield client
@@ -83,7 +91,7 @@ async def test_the_log_says_which_roots_there_are(tmp_path: Path, caplog: pytest
 
     assert (answer.status_code, answer.text) == (400, "Invalid request")
     assert reasons(caplog) == [
-        "request refused client=127.0.0.1: no root class 'dsk'; this app has: access-room, access-till",
+        "request refused client=127.0.0.1: no root class 'dsk'; this app has: access-room, access-till, access-wreck",
     ]
 
 
@@ -155,3 +163,13 @@ async def test_the_log_names_the_roles_that_a_refused_answer_lacks(
     assert "manager" not in answer.text
     (line,) = [one.getMessage() for one in caplog.records if "answer refused" in one.getMessage()]
     assert "tool=pay user=eve approvers=manager,owner roles=staff: " in line
+
+
+async def test_the_traceback_of_a_failed_start_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with site(tmp_path) as client:
+        assert (await client.get("/agents/access-wreck/a")).status_code == 500
+
+    failed = [record for record in caplog.records if "wrecked" in record.getMessage()]
+    assert [record.exc_info is not None for record in failed] == [True, False]
+    assert "agent failed to start: AccessWreck:a" in failed[0].getMessage()
+    assert "failed agent=AccessWreck:a error=ValueError: wrecked reference=" in failed[1].getMessage()

@@ -25,6 +25,7 @@ from sapwood.kernel.actors.outbox import Outbox
 from sapwood.kernel.actors.sockets import RESTARTING, Socket
 from sapwood.kernel.marshal.agent_class import named, resolve
 from sapwood.kernel.marshal.disclosure import told_of
+from sapwood.kernel.marshal.exceptions import describe, unlogged
 from sapwood.kernel.marshal.messages import address_of
 from sapwood.kernel.marshal.values import value_from
 from sapwood.kernel.node.node import Node
@@ -382,7 +383,7 @@ class Gateway:
             text = "%s to %s unavailable, client should retry: %s"
             failures.report(log, logging.WARNING, text, what, url, error, error=error)
         elif status_of(error) >= INTERNAL:
-            text = "%s to %s failed agent=%s"
+            text = "%s to %s failed agent=%s error=%s"
             return failures.report(
                 log,
                 logging.ERROR,
@@ -390,9 +391,10 @@ class Gateway:
                 what,
                 url,
                 root,
+                describe(error),
                 error=error,
                 about=(what, root),
-                traceback=error,
+                traceback=unlogged(error),
                 with_reference=True,
                 root=root,
             )
