@@ -249,7 +249,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""
 NUMBERS = frozenset({"int", "float", "int | None"})
-LEAST = dict.fromkeys(
+LEAST: dict[str, int] = dict.fromkeys(
     (
         *("open_databases", "strikes", "threads", "model_requests_at_once", "model_requests_per_minute"),
         *("frame_bytes", "outgoing_bytes"),

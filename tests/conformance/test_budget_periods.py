@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -416,3 +417,19 @@ async def test_a_warning_that_cannot_be_queued_is_not_noted_as_given(monkeypatch
         await world.settled()
 
         assert len(await root.warned()) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [({"tokens": Per("month", 5)}, "take up to "), ({"dollars": Per("month", 0.000_001)}, r"cost up to \$")],
+)
+async def test_a_request_that_fits_into_no_period_says_so_and_names_no_end(limits: Any, most: str) -> None:
+    cls = purse(ScriptedModel(text("one two")), limits=Limits(**limits))
+    async with spending(cls) as (_, agent):
+        refused = await agent.give("a")
+
+    assert refused.reason == "over_limit"
+    assert re.search(
+        rf"one request may {most}.*, more than all of Limits\(.*Set max_tokens in model_settings", refused.error
+    )
+    assert "The period ends" not in refused.error

@@ -13,7 +13,7 @@ from tests.conformance.served import Served
 from tests.conformance.worlds import until
 
 from sapwood import tool
-from sapwood.testing import ScriptedModel, call, text
+from sapwood.testing import ScriptedModel, call, fails, text
 
 NO_MESSAGES = 'The body has no `messages`. Send {"messages":[{"role":"user","parts":[{"type":"text","text":"…"}]}]}.'
 EMPTY: list[dict[str, Any]] = [{}, {"message": "hello"}, {"messages": None}, {"messages": []}]
@@ -149,7 +149,7 @@ async def test_a_message_that_is_being_answered_is_not_answered_twice(door: str)
 
 
 async def test_a_message_whose_turn_failed_is_answered_when_it_is_sent_again() -> None:
-    cls = talker(ScriptedModel(ValueError("out of order"), text("hello")))
+    cls = talker(ScriptedModel(fails(ValueError("out of order")), text("hello")))
     async with talking(cls) as one:
         await post(one, {"messages": [user("hi", "u1")]})
         assert [text_of(message) for message in await stored(one)] == ["hi"]

@@ -146,6 +146,8 @@ def shortage(
     missing = used + reserved + asked - amount - extra
     if missing <= 0:
         return None
+    if asked > amount + extra:
+        return Shortage(_too_large(field, asked, name), missing, None)
     end = f" The period ends at {limit.end(now)}." if isinstance(limit, Per) else ""
     # If the request alone is too large, the next period does not help.
     wait = limit.span(now).ends_at - now if isinstance(limit, Per) and asked <= amount else None
@@ -161,6 +163,15 @@ def shortage(
         allowed = f"; a person has allowed {money(extra)} more" if extra else ""
         text = f"the request costs up to {money(asked)}, and of {name} {money(used)} are spent{also}{allowed}.{end}"
     return Shortage(text, missing, wait)
+
+
+def _too_large(field: Field, asked: int, name: str) -> str:
+    """Return why a request fits into no period: not even if nothing else is used."""
+    what = f"take up to {asked} tokens" if field == "tokens" else f"cost up to {money(asked)}"
+    return (
+        f"one request may {what}, more than all of {name}. Set max_tokens in model_settings (without it, 4096 tokens "
+        "are reserved for an answer), or raise the limit."
+    )
 
 
 def named(field: Field, limit: float | Per, whose: str) -> str:
