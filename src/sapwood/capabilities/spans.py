@@ -276,15 +276,19 @@ class Spans:
 
     def _close(self, opened: dict[int, SpanRow], row: SpanRow) -> None:
         """A span is over: it is not needed in memory any more."""
-        opened.pop(row.number, None)
-        name = self._names.pop(row.number, None)
-        if name is not None and self._numbers.get(name) == row.number:
-            del self._numbers[name]
+        name = self._forget(opened, row.number)
         if row.parent is None:
             self._ended_works += 1
             self._attempts = {name: count for name, count in self._attempts.items() if name[0] != row.work}
         elif name is not None and row.kind == "tool" and row.status == "completed":
             self._attempts.pop(name, None)
+
+    def _forget(self, opened: dict[int, SpanRow], number: int) -> Name | None:
+        opened.pop(number, None)
+        name = self._names.pop(number, None)
+        if name is not None and self._numbers.get(name) == number:
+            del self._numbers[name]
+        return name
 
     def _restore(self, number: int, row: SpanRow | None, changed: SpanRow | None) -> None:
         """Take back a change of one span: what it records was undone."""
@@ -366,10 +370,6 @@ class Spans:
             )
             last = rows[0][0] if rows else 0
         self._delete("(began_at < ? AND ifnull(ended_at, began_at) < ?) OR number <= ?", before, before, last)
-        self._database.execute(
-            "DELETE FROM sapwood_incarnations WHERE number < (SELECT incarnation FROM sapwood_spans ORDER BY number"
-            " LIMIT 1)"
-        )
 
     def delete_turns(self) -> None:
         """Delete the records of the turns that are over, in this slice."""
@@ -387,13 +387,13 @@ class Spans:
             *arguments,
         )
         for (number,) in gone:
-            self._read().pop(number, None)  # a run that outlives the records of its work has none when it ends
+            self._forget(self._read(), number)  # a run that outlives the records of its work has none when it ends
+        self._database.execute(
+            "DELETE FROM sapwood_incarnations WHERE number < (SELECT max(number) FROM sapwood_incarnations)"
+            " AND number < (SELECT ifnull(min(incarnation), ?) FROM sapwood_spans)",
+            self._incarnation,
+        )
         if gone:
-            self._database.execute(
-                "DELETE FROM sapwood_incarnations WHERE number < (SELECT max(number) FROM sapwood_incarnations)"
-                " AND number < (SELECT ifnull(min(incarnation), ?) FROM sapwood_spans)",
-                self._incarnation,
-            )
             for step in self.after_sweep:
                 step()
 
