@@ -25,8 +25,6 @@ from sapwood.errors import Unavailable
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.testing.faults import Dead
 
-pytestmark = [pytest.mark.storage]
-
 TINT: ContextVar[str] = ContextVar("tint", default="none")
 
 
@@ -163,7 +161,7 @@ async def test_a_loop_without_capabilities_is_used_as_it_is(run: Run) -> None:
         assert (await (await world.get_agent(cls, "t")).send("hi")).text == "hello"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_killed_at_every_commit_the_hooks_of_a_run_are_called_once() -> None:
     """Only the hook in which the process dies is called again: here none of them commits."""
     passed, nth = True, 0

@@ -19,8 +19,6 @@ from sapwood.errors import Unavailable
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.testing.faults import Dead
 
-pytestmark = [pytest.mark.storage]
-
 LONG = "long " * 100
 SUMMARY = "## Goal\nTo talk."
 

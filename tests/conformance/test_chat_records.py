@@ -269,6 +269,7 @@ async def test_a_class_that_keeps_no_records_has_no_tables_for_them() -> None:
             await told(world, turn=turn.id)
 
 
+@pytest.mark.slow
 async def test_old_records_are_deleted_with_what_only_they_had() -> None:
     cls = talker(ScriptedModel(text("yes"), each=True), record_retention=Retention(count=5))
     async with running(App(agents=[cls])) as world:
@@ -434,6 +435,7 @@ async def test_a_run_that_is_cleared_before_it_ends_is_recorded_as_cancelled() -
         assert (run["kind"], run["status"], run["facts"]["reason"]) == ("run", "cancelled", "cleared")
 
 
+@pytest.mark.slow
 async def test_a_run_that_ends_after_the_records_of_its_turn_are_deleted_leaves_none() -> None:
     class Child(Agent):
         held = asyncio.Event()

@@ -292,6 +292,7 @@ async def cuts(world: World) -> None:
 ACTS: dict[str, Callable[[World], Awaitable[None]]] = {"stores": stores, "deletes": deletes, "cuts": cuts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_kill_anywhere_loses_no_file_and_keeps_none_that_nothing_names(run: Run, point: str, act: str) -> None:

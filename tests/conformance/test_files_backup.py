@@ -23,6 +23,7 @@ async def filled(world: World) -> None:
     await shelf.put_below("a", large(1))
 
 
+@pytest.mark.slow
 async def test_files_come_back_from_a_backup(run: Run, tmp_path: Path) -> None:
     async with run(Shelf) as world:
         await filled(world)
@@ -60,6 +61,7 @@ def change(path: Path) -> None:
     path.write_bytes(b"!" + path.read_bytes()[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [Path.unlink, shorten, change])
 async def test_a_damaged_file_is_noticed(run: Run, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async with run(Shelf) as world:

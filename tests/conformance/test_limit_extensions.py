@@ -249,7 +249,7 @@ async def test_a_run_that_waits_continues_after_a_crash() -> None:
     ("answer", "step"),
     [
         pytest.param("allow", 6, marks=pytest.mark.slow),
-        pytest.param("deny", 12, marks=pytest.mark.slow),
+        pytest.param("deny", 12, marks=pytest.mark.nightly),
         pytest.param("allow", 1, marks=pytest.mark.nightly),
         pytest.param("deny", 1, marks=pytest.mark.nightly),
     ],

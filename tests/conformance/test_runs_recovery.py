@@ -825,8 +825,8 @@ async def test_a_helper_that_falls_asleep_just_before_its_run_begins_is_woken_ag
     get, slept = Children.get, list[Any]()
     async with working(boss(Filed)) as (one, agent, _):
 
-        async def get_and_sleep(self: Children, cls: type, name: str) -> Any:
-            child = await get(self, cls, name)
+        async def get_and_sleep(self: Children, cls: type, name: str, **options: Any) -> Any:
+            child = await get(self, cls, name, **options)
             if not slept:
                 slept.append(child)  # kept, as by whoever was about to use it
                 one.world.sleep()

@@ -45,7 +45,7 @@ class Desk(ChatAgent):
         return turn.status, turn.reason, turn.error
 
 
-class Helper(ChatAgent):
+class Errand(ChatAgent):
     """Helps."""
 
     model_settings: ClassVar[Any] = {"max_tokens": MOST}
@@ -53,10 +53,10 @@ class Helper(ChatAgent):
 
 
 class Team(Desk):
-    """Has a helper."""
+    """Has an errand."""
 
-    model = ScriptedModel(call("helper", message="go"), text("done"), each=True)
-    tools = (agent_tool(Helper),)
+    model = ScriptedModel(call("errand", message="go"), text("done"), each=True)
+    tools = (agent_tool(Errand),)
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ async def test_what_sub_agents_do_counts_for_the_user_whose_message_began_it() -
         agent = await world.get_agent(Team, "t")
         assert (await agent.ask("ann"))[0] == "completed"
         rows = await agent.spending.list()
-        assert {row.agent[-1].type for row in rows} == {"Team", "Helper"}
+        assert {row.agent[-1].type for row in rows} == {"Team", "Errand"}
         assert await used(world, "ann") == await spent(agent)
 
 

@@ -78,7 +78,7 @@ def digest_of(server: Server, path: str) -> str:
 @pytest.mark.parametrize(
     ("size", "workers"),
     [
-        pytest.param(64 * MIB, "2", marks=pytest.mark.slow),
+        pytest.param(64 * MIB, "2", marks=pytest.mark.nightly),
         pytest.param(1024 * MIB, "1", marks=pytest.mark.nightly),
         pytest.param(1024 * MIB, "2", marks=pytest.mark.nightly),
     ],

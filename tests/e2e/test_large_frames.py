@@ -127,7 +127,7 @@ async def test_six_pictures_of_a_megabyte_keep_no_slice_above_20_ms(
     assert max(found) < SLICE, sorted(found)[-5:]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_frames_beyond_the_budget_wait_for_the_others(tmp_path: Path) -> None:
     app = App(agents=[Looker], settings=Settings(data=tmp_path))
     budget = FrameBudget(32 * MIB)  # one of the largest

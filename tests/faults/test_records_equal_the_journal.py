@@ -214,7 +214,7 @@ class Judge:
 @pytest.mark.parametrize(
     ("workers", "calls", "deaths"),
     [
-        pytest.param(2, 8, (9, 17), marks=pytest.mark.slow),
+        pytest.param(2, 8, (9, 17), marks=pytest.mark.nightly),
         *(
             pytest.param(5, 40, deaths, marks=pytest.mark.nightly)
             for deaths in ((3, 8), (40, 120), (101, 102), (250, 97), (333, 61))

@@ -113,8 +113,8 @@ class Children:
     def _tree(self) -> Tree:
         return tree_of(self._actor)
 
-    async def get(self, cls: type, name: str) -> Actor:
-        """Return the child of this class and name, started; make it if there is none."""
+    async def get(self, cls: type, name: str, *, create: bool = True) -> Actor:
+        """Return the child of this class and name, started. If there is none, make it, or raise `NotFound`."""
         self._actor.check_use()
         kind = known(cls)
         address = self._actor.address.child(kind.type, name)
@@ -127,6 +127,8 @@ class Children:
             child = self._tree.actors.get(address)
             if child is None:
                 row = self._find(kind, name)
+                if row is None and not create:
+                    raise NotFound(f"{address} was deleted.", path=address.segments)
                 if row is None:
                     if self._actor.host.authentication is not None:
                         self._actor.host.shared(CheckedClasses).check(kind)

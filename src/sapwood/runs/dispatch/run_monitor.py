@@ -167,7 +167,8 @@ class RunMonitor(TimedRun):
         """Return the sub-agent, started; None if the run is to stop before it is."""
         row, tree = self.row, tree_of(self._actor)
         kind = self._kinds.get(row.id) or tree.kind_of(row.type, self._actor.kind)
-        getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name))
+        is_new = self._outcomes.row(row.id).status != "running"  # one that was deleted since is not made again
+        getting = asyncio.ensure_future(self._actor.of(Children).get(kind.cls, row.name, create=is_new))
         try:
             if not self._is_wanted() and self.stopped is None:
                 # It was stopped before the process ended. It ends once it starts, if that does not take long.
