@@ -144,7 +144,7 @@ def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value:
     assert len(seen) == 1
 
 
-class Helper(Agent):
+class Clerical(Agent):
     async def on_run(self, input: str) -> str:
         return input
 
@@ -153,18 +153,21 @@ class Helper(Agent):
     ("tools", "sentence"),
     [
         (
-            agent_tool(Helper, description="Help."),
-            "Mine.tools must be a tuple of tools, got agent_tool(Helper). Write tools = (agent_tool(Helper),).",
+            agent_tool(Clerical, description="Help."),
+            "Mine.tools must be a tuple of tools, got agent_tool(Clerical). Write tools = (agent_tool(Clerical),).",
         ),
         (
-            persistent_agent(Helper, description="Help."),
+            persistent_agent(Clerical, description="Help."),
             (
-                "Mine.tools must be a tuple of tools, got persistent_agent(Helper). "
-                "Write tools = (persistent_agent(Helper),)."
+                "Mine.tools must be a tuple of tools, got persistent_agent(Clerical). "
+                "Write tools = (persistent_agent(Clerical),)."
             ),
         ),
         (method, "Mine.tools must be a tuple of tools, got the function method. Write tools = (method,)."),
-        (Helper, "Mine.tools must be a tuple of tools, got the class Helper. Write tools = (agent_tool(Helper),)."),
+        (
+            Clerical,
+            "Mine.tools must be a tuple of tools, got the class Clerical. Write tools = (agent_tool(Clerical),).",
+        ),
         ("look", "Mine.tools must be a tuple of tools, got 'look'. Write tools = (…,)."),
         (42, "Mine.tools must be a tuple of tools, got 42. Write tools = (…,)."),
         (None, "Mine.tools must be a tuple of tools, got None. Write tools = (…,)."),

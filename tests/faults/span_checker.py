@@ -150,7 +150,10 @@ def read_records(database: apsw.Connection) -> Records:
 
 DANGLING = (
     "SELECT count(*) FROM sapwood_model_requests WHERE span NOT IN (SELECT number FROM sapwood_spans)",
-    "SELECT count(*) FROM sapwood_model_requests WHERE last NOT IN (SELECT number FROM sapwood_sent_messages)",
+    (
+        "SELECT count(*) FROM sapwood_model_requests"
+        " WHERE last IS NOT NULL AND last NOT IN (SELECT number FROM sapwood_sent_messages)"
+    ),
     "SELECT count(*) FROM sapwood_sent_messages WHERE previous NOT IN (SELECT number FROM sapwood_sent_messages)",
     "SELECT count(*) FROM sapwood_sent_messages WHERE text NOT IN (SELECT digest FROM sapwood_sent_texts)",
     (
