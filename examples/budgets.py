@@ -5,7 +5,17 @@ import sys
 
 from pydantic_ai import ModelSettings
 
-from sapwood import App, ChatAgent, Limits, Per, Run, Settings, agent_tool, tool
+from sapwood import (
+    App,
+    ChatAgent,
+    Limits,
+    Per,
+    Question,
+    Run,
+    Settings,
+    agent_tool,
+    tool,
+)
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import LimitWarning
 
@@ -69,11 +79,21 @@ class Household(ChatAgent):
     # --8<-- [end:near]
 
 
+# --8<-- [start:extend]
+class Office(ChatAgent):
+    limits = Limits(
+        dollars=Per("month", 0.01, extend_by=0.02, approvers="manager"),
+    )
+    # --8<-- [end:extend]
+    model_settings = ModelSettings(max_tokens=400)
+    model = ScriptedModel(text("The room is booked."))
+
+
 async def main(data: str) -> None:
     # --8<-- [start:prices]
     settings = Settings(data=data, prices={"scripted": (3.0, 15.0)})
     # --8<-- [end:prices]
-    async with App(agents=[Expedition, Household], settings=settings) as app:
+    async with App(agents=[Expedition, Household, Office], settings=settings) as app:
         north = await app.get_agent(Expedition, "north")
         while (turn := await north.send("Continue!")).status == "completed":
             print("answer:", turn.text)
@@ -89,6 +109,24 @@ async def main(data: str) -> None:
         while (turn := await home.send("What do we need?")).status == "completed":
             print("answer:", turn.text)
         print(turn.error)
+
+        office = await app.get_agent(Office, "berlin")
+        while (turn := await office.send("Book a room.")).status == "completed":
+            print("answer:", turn.text)
+        # --8<-- [start:allow]
+        print(turn.status, turn.reason)
+        questions: list[Question] = []
+        while not questions:
+            await asyncio.sleep(0.05)
+            questions = await office.questions.list()
+        (question,) = questions
+        print(question.prompt)
+        await office.questions.answer(question, "allow")
+        while turn.status == "waiting":
+            await asyncio.sleep(0.05)
+            turn = await office.turns.wait(turn.id)
+        print("answer:", turn.text)
+        # --8<-- [end:allow]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from datetime import date
 from typing import Any
 
 from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage
 
 from sapwood import App, ChatAgent, Cron, Refused, Settings, Turn, tool
@@ -70,6 +72,21 @@ class Waiter(ChatAgent):
 
 
 # --8<-- [end:loop]
+# --8<-- [start:capabilities]
+class OpeningHours(AbstractCapability[Any]):
+    """Refuses turns that have nothing to do with food."""
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        if "football" in str(ctx.prompt):
+            raise Refused("The kitchen talks about food only.")
+
+
+class Chef(ChatAgent):
+    model = ScriptedModel(text("Add more garlic."))
+    capabilities = (OpeningHours(),)
+
+
+# --8<-- [end:capabilities]
 # --8<-- [start:tools]
 def weekday(day: str) -> str:
     """Return the day of the week of a date, such as 2026-03-28."""
@@ -175,13 +192,15 @@ async def main(data: str) -> None:
         data=data, model_requests_at_once=20, model_requests_per_minute=500
     )
     # --8<-- [end:settings]
-    agents = [Cook, Parrot, Waiter, Pantry, Diary, Frugal, Host]
+    agents = [Cook, Parrot, Waiter, Chef, Pantry, Diary, Frugal, Host]
     async with App(agents=agents, settings=settings) as app:
         print(await ask_cook(await app.get_agent(Cook, "anna")))
         parrot = await app.get_agent(Parrot, "coco")
         print("parrot:", (await parrot.send("Hello there")).text)
         ben = await app.get_agent(Waiter, "ben")
         print("waiter:", (await ben.send("Which soup is there?")).text)
+        chef = await app.get_agent(Chef, "gus")
+        print("chef:", (await chef.send("Who won the football match?")).error)
         pantry = await app.get_agent(Pantry, "cellar")
         print("pantry:", (await pantry.send("What is there?")).text)
         await keep_diary(await app.get_agent(Diary, "cat"))

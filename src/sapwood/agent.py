@@ -13,7 +13,7 @@ from typing import TypeVar as PlainTypeVar
 from typing_extensions import TypeVar
 
 from sapwood.address import Address, PathSegment
-from sapwood.agent_checks import HOOKS, SETTINGS, check_class, definition
+from sapwood.agent_checks import HOOKS, SETTINGS, SHOWN, check_class, definition
 from sapwood.agent_internals import AgentInternals
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.connections import Connection, Connections
@@ -34,6 +34,7 @@ from sapwood.namespaces.children import AgentChildren
 from sapwood.namespaces.connections import AgentConnections
 from sapwood.namespaces.dead_letters import AgentDeadLetters
 from sapwood.namespaces.fibers import AgentFibers
+from sapwood.namespaces.files import AgentFiles
 from sapwood.namespaces.questions import AgentQuestions
 from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
@@ -70,9 +71,6 @@ O = PlainTypeVar("O")  # noqa: E741 - output
 
 When = After | At | Every | Cron
 
-SHOWN = frozenset({"subscribe"})
-"""The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
-
 
 class Agent(AgentInternals, Generic[S]):
     """A durable agent. Subclass it and add async methods.
@@ -108,6 +106,8 @@ class Agent(AgentInternals, Generic[S]):
     """Which finished runs to keep: one rule for all, or one by class of the sub-agent. By default, all are kept."""
     record_retention: ClassVar[Retention | None] = RECORDS
     """How long to keep the records of turns, model requests, tool calls, runs and fibers. `None` writes no records."""
+    accept_files: ClassVar[Mapping[str, int]] = {}
+    """What clients may upload: the maximum size in bytes by media type, such as `{"image/*": 5_000_000}`."""
 
     deps: Any
     """The value of `App(deps=…)`. Annotate it in your class to narrow its type; the app checks it at startup."""
@@ -121,6 +121,7 @@ class Agent(AgentInternals, Generic[S]):
     questions = Namespace(AgentQuestions, crosses=True, inside=frozenset({"ask"}))
     connections = Namespace(AgentConnections)
     spending = Namespace(AgentSpending, crosses=True)
+    files = Namespace(AgentFiles)
 
     def __init__(self, actor: Actor | None = None) -> None:
         if actor is None:
@@ -156,10 +157,8 @@ class Agent(AgentInternals, Generic[S]):
             learn(cls, AgentClass(cls, base=Agent, shown=cls._shows, names={}))
             return
         check_class(cls)
-        names: dict[str, Any] = {}
-        if "<locals>" in cls.__qualname__:
-            # Annotations of a class defined in a function may name its neighbours there.
-            names = dict(definition().f_locals)
+        # Annotations of a class defined in a function may name its neighbours there.
+        names = dict[str, Any](definition().f_locals) if "<locals>" in cls.__qualname__ else {}
         learn(cls, AgentClass(cls, base=cls._base, shown=cls._shows, names=names))
 
     async def on_start(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, cast
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
-from sapwood.periods import LimitWarning
+from sapwood.kernel.trees.limit_extensions import LimitPeriod
+from sapwood.periods import LimitWarning, with_local_times
 from sapwood.runs.backends.method_backend import MethodRuns
 from sapwood.runs.default_hooks import DefaultHooks
 from sapwood.runs.dispatch.cleanup import Sweeper
@@ -17,6 +18,7 @@ from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.dispatch.run_monitors import RunMonitors
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.execution.run_hooks import RunHooks
+from sapwood.runs.questions.limit_questions import LimitQuestions
 from sapwood.runs.remote.remote_sessions import RemoteSessions
 from sapwood.runs.tables.runs_table import Run
 
@@ -52,7 +54,11 @@ class AgentInternals(AgentBase):
 
     async def _sapwood_limit_near(self, warning: LimitWarning) -> None:
         """Call the hook for a limit that comes near; the framework's own."""
-        await self._actor.agent.on_limit_near(warning)
+        await self._actor.agent.on_limit_near(with_local_times(warning))  # what is stored has lost its zone
+
+    async def _sapwood_extend_limit(self, limit: LimitPeriod) -> None:
+        """Ask a person for more of a limit of this agent; the framework's own."""
+        await self._actor.of(LimitQuestions).extend(limit)
 
     async def _sapwood_sweep_runs(self) -> None:
         """Take away the runs that are not to be kept any longer; the framework's own."""

@@ -17,9 +17,12 @@ from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import Connections
 from sapwood.capabilities.due_work import begin_due, when_started
+from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_spans
 from sapwood.chat.models.genai_metrics import GenAiMetrics
+from sapwood.chat.models.user_ledger import UserLedger
+from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
 from sapwood.errors import StoredDataError, UsageError
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
-CONTENT_CHECKS = (broken_chain,)
+CONTENT_CHECKS = (broken_chain, damaged_files)
 """What backups and verifications check in each database, beside its integrity."""
 READ_MODELS = ReadModels(
     state=stored_state,
@@ -96,7 +99,11 @@ class App:
     whether the user may access that root. Both may be async.
 
     `redact` receives a text before it is recorded, and returns it without its secrets: a model request
-    (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`). Both are JSON.
+    (`redact("request", text)`) or the arguments of a tool call (`redact("arguments", text)`), which are both JSON, or
+    the name of a tool or fiber (`redact("name", text)`).
+
+    `user_limits` receives the id of a user, and returns the `Limits` on the tokens and dollars of everything that is
+    done for this user, in all trees, or `None` for no limit. It may be async.
 
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
@@ -114,6 +121,7 @@ class App:
         authenticate: Callable[[HTTPConnection], Any] | None = None,
         authorize: Callable[[Any, Address, str], Any] | None = None,
         redact: Redact | None = None,
+        user_limits: GetLimits | None = None,
         pages: str | os.PathLike[str] | None = None,
         settings: Settings | None = None,
         runtime: Runtime | None = None,
@@ -123,6 +131,8 @@ class App:
             raise UsageError(f"App(agents=…) must be a list of agent classes. Write agents=[{agents.__name__}].")
         if settings is not None and not isinstance(cast(object, settings), Settings):
             raise UsageError(f"App(settings=…) must be Settings(…), got a {type(settings).__name__}.")
+        if user_limits is not None and authenticate is None:
+            raise UsageError("App(user_limits=…) needs authenticate, which returns the users.")
         if pages is not None and not Path(pages).is_dir():
             raise UsageError(f"App(pages=…) must be an existing folder, got {str(pages)!r}.")
         self.agents = tuple(agents)
@@ -131,6 +141,7 @@ class App:
         self.authenticate = authenticate
         self.authorize = authorize
         self.redact = redact
+        self.user_limits = user_limits
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
@@ -187,11 +198,13 @@ class App:
             node.read_models = READ_MODELS
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
+            node.shared(UserLimits).function = self.user_limits
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
             stack.push_async_callback(node.stop)
-            roots = tuple(known(cls) for cls in self.agents)
+            classes = self.agents if self.user_limits is None else (*self.agents, UserLedger)
+            roots = tuple(known(cls) for cls in classes)
             for root in roots:
                 node.check_deps(root)
             if self.driver is not None:
@@ -292,7 +305,7 @@ class App:
                 self._gateway = Gateway(
                     self.node,
                     lambda actor: actor.of(Connections),
-                    authenticate=self.authenticate,
+                    authenticate=self.authenticate if self.user_limits is None else with_id(self.authenticate),
                     authorize=self.authorize,
                     pages=None if self.pages is None else str(self.pages),
                 )

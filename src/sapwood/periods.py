@@ -6,12 +6,13 @@ periods never overlap and leave no gap, also where clocks change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from sapwood.errors import UsageError
+from sapwood.roles import Roles, stored_roles
 from sapwood.when import first_instant, zone
 
 Period = Literal["hour", "day", "week", "month"]
@@ -43,6 +44,12 @@ class Per:
     """The name of the time zone whose clocks say when a period starts, such as `Europe/Berlin`."""
     warn_at: float | None = field(default=None, kw_only=True)
     """The share of the amount, above 0 and up to 1, at which `on_limit_near` is called. `None` means never."""
+    extend_by: float | None = field(default=None, kw_only=True)
+    """When the limit is reached, a person is asked to allow this much more, and the request waits. `None` means that
+    it fails."""
+    approvers: Roles | None = field(default=None, kw_only=True)
+    """Who may allow more: a role, several roles, or `ANY_CLIENT`. If the app authenticates its users, `None` means that
+    only operators and code may, unless the class has `may_answer`."""
 
     def __post_init__(self) -> None:
         if self.period not in PERIODS:
@@ -55,11 +62,25 @@ class Per:
         zone(self.zone)
         if self.warn_at is not None and not (is_number(self.warn_at) and 0 < self.warn_at <= 1):
             raise UsageError(f"Per(warn_at={self.warn_at!r}): expected a number above 0 and up to 1, or None.")
+        if self.extend_by is not None and not (is_number(self.extend_by) and self.extend_by > 0):
+            raise UsageError(f"Per(extend_by={self.extend_by!r}): expected a number above 0, or None.")
+        if self.approvers is not None:
+            if self.extend_by is None:
+                raise UsageError(f"Per(approvers={self.approvers!r}) needs extend_by, or no question is asked.")
+            roles = stored_roles(self.approvers)
+            object.__setattr__(self, "approvers", self.approvers if roles == () else roles)
+
+    @property
+    def roles(self) -> tuple[str, ...] | None:
+        """Who may allow more, as questions have it: an empty tuple means every client."""
+        return None if self.approvers is None else stored_roles(self.approvers)
 
     def __repr__(self) -> str:
         where = "" if self.zone == "UTC" else f", zone={self.zone!r}"
         warning = "" if self.warn_at is None else f", warn_at={self.warn_at:.15g}"
-        return f"Per({self.period!r}, {self.amount:.15g}{where}{warning})"
+        more = "" if self.extend_by is None else f", extend_by={self.extend_by:.15g}"
+        who = "" if self.approvers is None else f", approvers={self.approvers!r}"
+        return f"Per({self.period!r}, {self.amount:.15g}{where}{warning}{more}{who})"
 
     def span(self, now: float) -> Span:
         """Return the period that an instant is in."""
@@ -93,9 +114,15 @@ class LimitWarning:
     zone: str
     """The time zone of the period."""
     starts_at: datetime
-    """When the period has started, in UTC."""
+    """When the period has started, in `zone`."""
     ends_at: datetime
-    """When the next period starts, in UTC."""
+    """When the next period starts, in `zone`."""
+
+
+def with_local_times(warning: LimitWarning) -> LimitWarning:
+    """Return a warning with its times in the zone of its limit."""
+    place = zone(warning.zone)
+    return replace(warning, starts_at=warning.starts_at.astimezone(place), ends_at=warning.ends_at.astimezone(place))
 
 
 def _start(wall: datetime, period: Period) -> datetime:
@@ -138,4 +165,11 @@ def combined(*limits: Any) -> Any:
 
 
 def _order(per: Per) -> tuple[Any, ...]:
-    return (PERIODS.index(per.period), per.zone, per.amount, per.warn_at or 0.0)
+    return (
+        PERIODS.index(per.period),
+        per.zone,
+        per.amount,
+        per.warn_at or 0.0,
+        per.extend_by or 0.0,
+        repr(per.approvers),
+    )

@@ -49,7 +49,9 @@ class Limits:
     database_bytes: int = 1024 * MIB
     """Size of one agent's database."""
     tree_bytes: int = 64 * 1024 * MIB
-    """Total size of all databases of a tree. Only the limits of the app and of the root's class apply."""
+    """Total size of all databases and files of a tree. Only the limits of the app and of the root's class apply."""
+    file_bytes: int = 4096 * MIB
+    """Total size of the files of one agent, uploads in progress included."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
     tokens: int | Per | tuple[int | Per, ...] | None = None
@@ -71,9 +73,12 @@ class Limits:
                 amount = part.amount if isinstance(part, Per) else part
                 if kind.startswith("float"):
                     if not is_number(amount):
-                        raise UsageError(f"Limits({field_.name}={part!r}): expected a number of at least 0.")
+                        raise UsageError(
+                            f"Limits({field_.name}={part!r}): expected a number of at least 0{_periods(part)}."
+                        )
                 elif not isinstance(amount, int) or amount < 0:
-                    raise UsageError(f"Limits({field_.name}={part!r}): expected an integer of at least 0.")
+                    periods = _periods(part) if "Per" in kind else ""
+                    raise UsageError(f"Limits({field_.name}={part!r}): expected an integer of at least 0{periods}.")
             if "Per" in kind:  # in one form, so that equal limits are equal values
                 object.__setattr__(self, field_.name, combined(value))
 
@@ -135,7 +140,11 @@ class Settings:
     request_bytes: int = 64 * MIB
     """Size of the body of one HTTP request."""
     frame_bytes: int = 1 * MIB
-    """Size of one message from a client."""
+    """Size of one message from a client, without its inline files."""
+    file_frame_bytes: int = 32 * MIB
+    """Size of one message from a chat client with the inline files in it."""
+    file_frames_bytes: int = 256 * MIB
+    """Size of all messages with inline files that a process receives at the same time. Further ones wait."""
     outgoing_bytes: int = 4 * MIB
     """Bytes that may be buffered for one client that does not read. Above this, its socket is closed."""
     connections: int = 20_000
@@ -165,10 +174,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
-            value = getattr(self, field_.name)
-            kinds, what = KINDS[str(field_.type)]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise UsageError(f"Settings({field_.name}={value!r}): expected {what}.")
+            check_setting(field_.name, str(field_.type), getattr(self, field_.name))
         for model, price in self.prices.items():
             if not _is_price(price):
                 raise UsageError(f"Settings(prices={{{model!r}: {price!r}}}): expected two numbers of at least 0.")
@@ -202,6 +208,25 @@ class Settings:
                 raise UsageError(f"Settings({name}=…) requires durability='replicated'. Set both, or neither.")
 
 
+def check_setting(name: str, kind: str, value: Any) -> None:
+    """Refuse a value that a setting with this annotation cannot have."""
+    kinds, what = KINDS[kind]
+    fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+    bound = ""
+    if kind in NUMBERS and value is not None:
+        least: float = dict[str, float](LEAST).get(name, 0)
+        bound = " above 0" if name in ABOVE_ZERO else f" of at least {least}"
+        fits = fits and (value > 0 if name in ABOVE_ZERO else value >= least)  # what is not a number is neither
+    if not fits:
+        noun, comma, rest = what.partition(", ")
+        raise UsageError(f"Settings({name}={value!r}): expected {noun}{bound}{comma}{rest}.")
+
+
+def _periods(part: object) -> str:
+    """Return what to write for a limit per period that was written as a text, such as "5/month"."""
+    return ', or a limit per period, such as Per("month", 5)' if isinstance(part, str) else ""
+
+
 def _is_price(price: Any) -> bool:
     try:
         reads, writes = price
@@ -223,3 +248,17 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Mapping[str, tuple[float, float]]": ((Mapping,), "prices by model, such as {'my-model': (0.5, 2.0)}"),
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""
+NUMBERS = frozenset({"int", "float", "int | None"})
+LEAST: dict[str, int] = dict.fromkeys(
+    (
+        *("open_databases", "strikes", "threads", "model_requests_at_once", "model_requests_per_minute"),
+        *("frame_bytes", "outgoing_bytes"),
+        *("connections", "connections_per_address", "connections_per_agent", "connections_per_user"),
+    ),
+    1,
+)
+"""The lowest value of a setting that is a number. Others may be 0."""
+ABOVE_ZERO = frozenset(
+    {"slow_after", "stuck_after", "fatal_after", "sql_timeout", "recovery_timeout", "run_idle_timeout"}
+)
+"""Durations that cannot be 0."""

@@ -24,6 +24,8 @@ class Timings:
 
     chunk_flush_delay: float = 0.03
     """Seconds for which the chunks of an answer are collected before they are stored and sent."""
+    record_delay: float = 0.1
+    """Seconds after which the record of a model request is committed, if nothing else was."""
     turn_end_delay: float = 0.03
     """Seconds between the last chunk and the end of a turn. Sooner, clients keep a continuation as a separate
     message, and lose the last words before an error."""
@@ -33,6 +35,8 @@ class Timings:
 
     run_cancel_timeout: float = 5.0
     """Seconds that a sub-agent has to end a cancelled run; then it is aborted."""
+    hook_cancel_timeout: float = 2.0
+    """Seconds that the run-level hooks of capabilities have to end when a turn is cancelled, or waits."""
     remote_stop_timeout: float = 5.0
     """Seconds that the destruction of a root waits for other servers to stop its runs there."""
     remote_silence_timeout: float = 60.0
@@ -124,6 +128,8 @@ class Timings:
     worker_connect_timeout: float = 10.0
     """Seconds to wait for another worker that is being restarted."""
 
+    upload_retention: float = 86400.0
+    """Seconds for which a file that a client uploaded is kept until something refers to it, and half an upload."""
     request_header_timeout: float = 10.0
     """Seconds that a client has to send all headers of a request, from the moment it connects or the last response
     ends."""

@@ -4,6 +4,7 @@ from sapwood.address import Address, PathSegment
 from sapwood.capabilities.children import SubAgentStatus, Subtree
 from sapwood.capabilities.dead_letters import DeadLetter
 from sapwood.capabilities.fiber_rows import Fiber
+from sapwood.capabilities.file_rows import File
 from sapwood.capabilities.keep_alive import KeepAlive
 from sapwood.capabilities.queue import QueuedCall
 from sapwood.capabilities.schedules import Schedule
@@ -22,6 +23,7 @@ __all__ = [
     "Durability",
     "Event",
     "Fiber",
+    "File",
     "KeepAlive",
     "LimitWarning",
     "PathSegment",

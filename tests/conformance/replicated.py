@@ -144,6 +144,8 @@ class Replicated(World):
             deps=given.deps,
             authenticate=given.authenticate,
             authorize=given.authorize,
+            user_limits=given.user_limits,
+            redact=given.redact,
             pages=given.pages,
             settings=self.settings,
             runtime=MemoryRuntime(self.settings, self.clock, self.points, storage, self.timings),

@@ -213,10 +213,11 @@ async def door(
     deps: Any = None,
     authenticate: Callable[..., Any] | None = None,
     authorize: Callable[..., Any] | None = None,
+    user_limits: Callable[[str], Any] | None = None,
     **settings: Any,
 ) -> AsyncGenerator[Site, None]:
     """Run an app in a world of its own, and serve it."""
-    app = App(agents=roots, deps=deps, authenticate=authenticate, authorize=authorize)
+    app = App(agents=roots, deps=deps, authenticate=authenticate, authorize=authorize, user_limits=user_limits)
     async with running(app, slow_slices="allow", **settings) as world:
 
         async def now(scope: Any, receive: Any, send: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from tests.conformance.drivers import running
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Limits, OverLimit, Per, Run, Unavailable, tool
+from sapwood.capabilities.call_rows import CallRows
+from sapwood.capabilities.limit_warnings import METHOD
 from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.kernel.trees.period_usage import PERIOD_SPENDING
 from sapwood.kernel.trees.usage import Spent
@@ -292,8 +295,8 @@ async def test_an_agent_is_warned_once_in_each_period() -> None:
 
         (first,) = [share for share in shares[:3] if share >= 0.1][:1]
         assert await agent.warned() == [
-            f"{first:.0%} of 1000 tokens a day, until 2027-03-01 23:00 {BERLIN}",
-            f"{first:.0%} of 1000 tokens a day, until 2027-03-02 23:00 {BERLIN}",
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-02 00:00 {BERLIN}",
+            f"{first:.0%} of 1000 tokens a day, until 2027-03-03 00:00 {BERLIN}",
         ]
 
 
@@ -392,3 +395,41 @@ async def test_a_crash_at_any_commit_warns_an_agent_in_the_middle_exactly_once()
             middle = await world.get_agent(cls, "p", sub=[(cls.below, "go")])
             assert len(await middle.warned()) == 1
             assert await agent.warned() == []
+
+
+async def test_a_warning_that_cannot_be_queued_is_not_noted_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(tokens=Per("day", ONE * 100, warn_at=0.0001))
+    cls = purse(ScriptedModel(text("there"), each=True), base=Warned, limits=limits)
+    enqueue, refused = CallRows.enqueue, list[str]()
+
+    def refuse_once(self: CallRows, method: str, *more: Any) -> Any:
+        if method == METHOD and not refused:
+            refused.append(method)
+            raise OverLimit("The database is full.", limit="database_bytes")
+        return enqueue(self, method, *more)
+
+    monkeypatch.setattr(CallRows, "enqueue", refuse_once)
+    async with running(App(agents=[cls])) as world:
+        root = await world.get_agent(cls, "p")
+        assert (await root.give("a")).ok
+        assert refused
+        assert (await root.give("b")).ok
+        await world.settled()
+
+        assert len(await root.warned()) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [({"tokens": Per("month", 5)}, "take up to "), ({"dollars": Per("month", 0.000_001)}, r"cost up to \$")],
+)
+async def test_a_request_that_fits_into_no_period_says_so_and_names_no_end(limits: Any, most: str) -> None:
+    cls = purse(ScriptedModel(text("one two")), limits=Limits(**limits))
+    async with spending(cls) as (_, agent):
+        refused = await agent.give("a")
+
+    assert refused.reason == "over_limit"
+    assert re.search(
+        rf"one request may {most}.*, more than all of Limits\(.*Set max_tokens in model_settings", refused.error
+    )
+    assert "The period ends" not in refused.error

@@ -175,9 +175,9 @@ async def test_a_tool_that_fails_is_told_to_the_model_and_shown_as_an_error(
 async def test_a_tool_that_returns_what_does_not_fit_into_json_is_named(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def picture() -> bytes:
+    async def picture() -> float:
         """Take a picture."""
-        return b"\xff\xd8"
+        return float("inf")
 
     cls = handy(ScriptedModel(call("picture", id="p"), text("sorry")), tools=[picture])
     async with run(cls) as world:

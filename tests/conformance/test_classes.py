@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic_ai.toolsets import FunctionToolset
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import Run
 
-from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, expose
+from sapwood import Agent, App, ChatAgent, Limits, RemoteSubAgent, agent_tool, expose, persistent_agent
 from sapwood.agent_checks import HOOKS, SETTINGS
 from sapwood.errors import UsageError
 
@@ -141,6 +142,48 @@ def test_a_misspelt_setting_or_hook_is_asked_about(base: type, name: str, value:
         type("Mine", (base,), {name: value})
 
     assert len(seen) == 1
+
+
+class Clerical(Agent):
+    async def on_run(self, input: str) -> str:
+        return input
+
+
+@pytest.mark.parametrize(
+    ("tools", "sentence"),
+    [
+        (
+            agent_tool(Clerical, description="Help."),
+            "Mine.tools must be a tuple of tools, got agent_tool(Clerical). Write tools = (agent_tool(Clerical),).",
+        ),
+        (
+            persistent_agent(Clerical, description="Help."),
+            (
+                "Mine.tools must be a tuple of tools, got persistent_agent(Clerical). "
+                "Write tools = (persistent_agent(Clerical),)."
+            ),
+        ),
+        (method, "Mine.tools must be a tuple of tools, got the function method. Write tools = (method,)."),
+        (
+            Clerical,
+            "Mine.tools must be a tuple of tools, got the class Clerical. Write tools = (agent_tool(Clerical),).",
+        ),
+        ("look", "Mine.tools must be a tuple of tools, got 'look'. Write tools = (…,)."),
+        (42, "Mine.tools must be a tuple of tools, got 42. Write tools = (…,)."),
+        (None, "Mine.tools must be a tuple of tools, got None. Write tools = (…,)."),
+        (("look",), "Mine.tools must not contain a string, got 'look'. Write the function itself."),
+    ],
+)
+def test_tools_without_a_tuple_are_refused(tools: Any, sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        type("Mine", (ChatAgent,), {"tools": tools})
+
+    assert str(refused.value) == sentence
+
+
+def test_toolsets_without_a_tuple_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"Mine\.tools must be a tuple of tools, got <"):
+        type("Mine", (ChatAgent,), {"tools": FunctionToolset()})
 
 
 @pytest.mark.parametrize(

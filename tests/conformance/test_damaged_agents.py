@@ -192,6 +192,7 @@ async def test_clients_of_a_damaged_agent_get_a_final_error_with_its_code(caplog
             assert len(lines(caplog, found[1])) == 1
         assert lines(caplog, "request to /agents/ledger/bad failed agent=Ledger:bad")
         assert lines(caplog, "connection to /agents/ledger/bad failed agent=Ledger:bad")
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 async def test_the_client_of_a_healthy_parent_gets_the_code_with_the_answer() -> None:
@@ -222,7 +223,7 @@ async def test_repeated_connections_to_a_damaged_agent_are_one_line_with_a_count
         assert len(lines(caplog, "agent failed to start: Ledger:bad")) == 2
         assert len(lines(caplog, "connection to /agents/ledger/bad failed")) == 2
         assert len(lines(caplog, "failure repeated count=19 .*connection to /agents/ledger/bad")) == 1
-        assert len([record for record in caplog.records if record.exc_info]) == 2
+        assert [record for record in caplog.records if record.exc_info] == []  # a damaged file is no mistake in code
 
 
 class Unmigratable(Ledger):

@@ -97,6 +97,7 @@ async def test_retention_keeps_decisions_until_the_run_is_unpinned() -> None:
             await decisions(world, KeptBriefly)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", range(1, 12))
 async def test_killed_at_any_commit_of_an_answer_no_decision_can_be_cleared(nth: int) -> None:
     async with running(App(agents=[KeptTop])) as world:

@@ -10,7 +10,7 @@ from tests.conformance.drivers import running
 from tests.conformance.served import served
 from tests.machine import patience
 
-from sapwood import Agent, App, Branch, ChatAgent, Run, Turn, agent_tool
+from sapwood import Agent, App, Branch, ChatAgent, Run, Turn, agent_tool, tool
 from sapwood.auth import User
 from sapwood.chat.models.providers import Providers
 from sapwood.chat.store.record import ConversationRecord
@@ -107,3 +107,48 @@ async def test_one_user_is_served_once_in_each_round_however_many_trees_and_help
         for client in anns:
             assert (await done(client, "r"))["outcome"] == "completed"
         assert FairHelper.owners == [RequestOwner("user", "ann")] * 5
+
+
+class FairBehind(FairHelper):
+    """Works in the background."""
+
+    go: ClassVar[asyncio.Event]
+
+    @tool
+    async def wait(self) -> str:
+        """Wait."""
+        await self.go.wait()
+        return "waited"
+
+
+class FairShared(ChatAgent):
+    """Is used by several people, and lets another agent work in the background."""
+
+    @tool
+    async def begin(self) -> str:
+        """Begin."""
+        return (await self.start_run(FairBehind, "work", run_id="behind")).id
+
+    async def finish(self) -> None:
+        run = self.runs.get("behind")
+        assert run is not None
+        await run.result()
+
+
+async def test_a_run_in_the_background_counts_for_the_user_whose_turn_started_it() -> None:
+    FairBehind.owners, FairBehind.go = [], asyncio.Event()
+    FairBehind.model = ScriptedModel(call("wait"), text("done"))
+    FairShared.model = model = ScriptedModel(call("begin"), text("begun"), text("for bob", gate=asyncio.Event()))
+
+    app = App(agents=[FairShared, FairBehind], authenticate=lambda request: User(request.headers["who"]))
+    async with asyncio.timeout(patience()), served(app) as one:
+        ann = await one.join("/agents/fair-shared/s", additional_headers={"who": "ann"})
+        await say(ann, "r1", "begin")
+        await done(ann, "r1")
+        bob = await one.join("/agents/fair-shared/s", additional_headers={"who": "bob"})
+        await say(bob, "r2", "something else")
+        await one.world.until(lambda: len(model.asked) == 3)
+        FairBehind.go.set()
+        await (await one.world.get_agent(FairShared, "s")).finish()
+
+        assert FairBehind.owners == [RequestOwner("user", "ann")] * 2

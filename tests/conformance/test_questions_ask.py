@@ -285,6 +285,7 @@ async def test_the_end_of_the_fiber_closes_its_question(run: Run) -> None:
         assert not await agent.questions.answer(question, "red")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["impatient", "impatient_with_a_key"])
 async def test_code_that_stops_waiting_withdraws_its_question(run: Run, method: str) -> None:
     async with run(Asks, deps=Bench()) as world:

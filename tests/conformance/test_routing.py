@@ -536,7 +536,7 @@ async def test_with_cors_pages_of_any_origin_may_read_and_preflights_are_answere
         assert missing.status == 404
         for one in (answer, preflight, missing):
             assert one.headers["access-control-allow-origin"] == "*"
-            assert one.headers["access-control-allow-methods"] == "GET, POST, HEAD, OPTIONS"
+            assert one.headers["access-control-allow-methods"] == "GET, POST, PUT, HEAD, OPTIONS"
             assert one.headers["access-control-allow-headers"] == "*"
             assert one.headers["access-control-max-age"] == "86400"
 

@@ -249,6 +249,7 @@ async def test_calls_of_one_client_are_answered_independently() -> None:
         assert (await slow)["result"] == "waited"
 
 
+@pytest.mark.core  # what a frame may be does not depend on the runtime
 @pytest.mark.promise("CF-141")
 @pytest.mark.parametrize(
     "frame",

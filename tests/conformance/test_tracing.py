@@ -18,6 +18,8 @@ from tests.machine import patience
 
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
 from sapwood.testing import ScriptedModel, World, call, text
+from sapwood.testing import running as running_here
+from sapwood.web.admin import Admin
 
 pytestmark = pytest.mark.core("workers", "cluster")
 
@@ -134,6 +136,22 @@ async def test_a_turn_its_steps_its_tools_and_the_runs_below_it_are_one_trace() 
     assert len({trace_id(span) for span in EXPORTER.get_finished_spans()}) == 1
     steps = [span for span in named("chat") if is_below(span, leaf)]
     assert [span.attributes and span.attributes["gen_ai.response.model"] for span in steps] == ["scripted"]
+
+
+@pytest.mark.core
+@pytest.mark.anyio
+async def test_the_record_of_a_turn_names_its_trace() -> None:
+    async with running_here(App(agents=[TracedRoot]), slow_slices="warn") as world:
+        root = await world.get_agent(TracedRoot, "r")
+        turn = await root.send("go")
+        spans = (await Admin(world.node).explain("TracedRoot:r", turn.id))["spans"]
+        await world.settled()
+
+    context = one("invoke_agent TracedRoot").context
+    steps = [span["facts"]["trace"].split("-") for span in spans if span["kind"] in ("step", "tool", "run")]
+    assert len(steps) == 4
+    assert context is not None
+    assert {trace for _, trace, _, _ in steps} == {f"{context.trace_id:032x}"}
 
 
 @pytest.mark.anyio

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
-from sapwood import Agent, App, ChatAgent
-from sapwood.errors import UsageError
+from sapwood import Agent, App, ChatAgent, testing
+from sapwood.errors import Unavailable, UsageError
 from sapwood.testing import ScriptedModel, running, text
 
 
@@ -75,3 +76,27 @@ async def test_with_each_a_request_repeated_after_a_crash_gets_its_answer_again(
         turn = await (await world.get_agent(Plain, "a")).turns.wait(turn.id)
 
     assert (turn.text, len(model.asked)) == (answer, 2)
+
+
+async def test_a_name_is_not_a_class_of_agents() -> None:
+    with pytest.raises(UsageError, match=r"models: expected agent classes as keys, got 'Silent'\. Write models="):
+        async with running(App(agents=[Silent]), models={"Silent": ScriptedModel()}):  # pyright: ignore[reportArgumentType]
+            pass
+
+
+async def test_a_stub_from_before_a_crash_says_what_to_do() -> None:
+    async with running(App(agents=[Plain])) as world:
+        agent = await world.get_agent(Plain, "a")
+        await agent.conversation.messages()
+        await world.crash()
+
+        with pytest.raises(Unavailable, match=r"The process crashed\. Get the agent again\."):
+            await agent.conversation.messages()
+
+
+def test_a_scripted_model_without_its_extra_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sapwood.testing.scripted_model")
+    monkeypatch.setitem(sys.modules, "pydantic_ai.messages", None)
+
+    with pytest.raises(UsageError, match=r"ScriptedModel requires Pydantic AI\. Run: pip install 'sapwood\[chat\]'\."):
+        _ = testing.ScriptedModel

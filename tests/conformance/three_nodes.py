@@ -314,6 +314,8 @@ class ThreeNodes(World):
                 agents=given.agents,
                 authenticate=given.authenticate,
                 authorize=given.authorize,
+                user_limits=given.user_limits,
+                redact=given.redact,
                 pages=given.pages,
                 deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,

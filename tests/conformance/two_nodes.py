@@ -130,6 +130,8 @@ class TwoNodes(World):
             "agents": given.agents,
             "authenticate": given.authenticate,
             "authorize": given.authorize,
+            "user_limits": given.user_limits,
+            "redact": given.redact,
             "pages": given.pages,
         }
         driver = copy.copy(given.driver)  # before it drives: each process has one of its own

@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "album.py": (
+        ["A red dot.", "sent: /agents/album/ann/files/6b7fa434f92a8b80"],
+        ["A red dot.", "drawn: /agents/album/ann/files/6b7fa434f92a8b80"],
+    ),
     "analyst.py": (
         [
             "{'rye': 19, 'wheat': 30, 'oat': 4}",
@@ -63,6 +67,8 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "'Scout: 5 x scripted'",
             "of the tokens are used, until Monday.",
             "of Limits(tokens=Per('week', 1000, warn_at=0.5)) for Household:home and all agents under it",
+            "waiting over_limit\nOffice:berlin and all agents under it have reached their limit of $0.01 per month",
+            "more in this month?\nanswer: The room is booked.",
         ],
         ["failed over_limit - Expedition:north cannot call scripted", "1 model of its own, $0.00"],
     ),
@@ -95,6 +101,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "  assistant: The tea is here.",
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
+    ),
+    "files.py": (
+        ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
+        ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
     ),
     "payments.py": (
         [
@@ -209,6 +219,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
     "rate_limit.py": (
         ["work: completed, Hello.\nhome: failed, The limit is 3 messages a minute."],
         ["work: failed, The limit is 3 messages a minute."],
+    ),
+    "user_limits.py": (
+        ["ann in games: an answer\nbob in work: an answer\nbob in home: an answer", "bob in games: for the user"],
+        ["ann in games: an answer\nbob in work: for the user"],
     ),
     "reports.py": (
         ["greet: ", ", 00:00 UTC", "morning: ", "month: ", "greetings were stopped: True"],

@@ -78,6 +78,7 @@ TYPES_NAMES = [
     "Durability",
     "Event",
     "Fiber",
+    "File",
     "KeepAlive",
     "LimitWarning",
     "PathSegment",
@@ -385,3 +386,4 @@ def test_code_is_included_without_marks_and_indentation() -> None:
     assert once.endswith("await account.count()\n```\n")
     assert include_code.with_code(once) == once
     assert include_code.with_code(once.replace("turn.id", "old")) == once
+    assert include_code.with_code("<!-- include examples/rate_limit.py:conversation -->\n") == once

@@ -49,7 +49,7 @@ RIGHT_PAGES = {
     "FastAPI": "how-to/serve-clients/",
     "React": "how-to/chat-page/",
     "OpenAI": "how-to/models/",
-    "image": "how-to/models/",
+    "image": "how-to/files-in-chat/",
     "structured output": "how-to/structured-output/",
 }
 """For each query, the page that must be the first result."""

@@ -12,6 +12,7 @@ import msgspec
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from tests.faults import chat_rules
 from tests.faults.reading import has, walk
+from tests.faults.span_checker import Records, read_records
 
 from sapwood.address import Address
 from sapwood.chat.store.turn_rows import ToolCall, TurnRow
@@ -39,6 +40,7 @@ class Left:
     """How often a tool call has left its mark."""
     ends: Counter[str] = field(default_factory=Counter[str])
     """How often the agent was told that a turn is over."""
+    records: Records = field(default_factory=Records)
 
     @property
     def place(self) -> str:
@@ -84,6 +86,7 @@ class Left:
                 found.append(f"{row.id} is {row.status}, and its chunks are still there")
             if requests_of(row) < row.steps:
                 found.append(f"{row.id} has asked the model {row.steps} times, and used {row.usage}")
+        found += self.records.problems() + self.records.of_turns(self.turns, self.calls)
         return [f"{self.place}: {problem}" for problem in found]
 
 
@@ -118,6 +121,7 @@ def read_folder(data: Path) -> dict[str, Left]:
 
 
 def _read(database: apsw.Connection, left: Left) -> None:
+    left.records = read_records(database)
     if has(database, "sapwood_turns"):
         left.turns = [TurnRow(*row) for row in database.execute(ALL + "ORDER BY number")]
         left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]

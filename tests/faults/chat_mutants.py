@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage
+from tests.faults import span_mutants
 
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.stream import ChatStream
@@ -131,4 +132,5 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "sent-first": sent_first,
     "counted-apart": counted_apart,
     "no-returns": no_returns,
+    **span_mutants.MUTANTS,
 }

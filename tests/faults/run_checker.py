@@ -13,6 +13,7 @@ import msgspec
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from tests.faults import chat_rules
 from tests.faults.reading import has, walk
+from tests.faults.span_checker import Records, read_records
 
 from sapwood.address import Address
 from sapwood.chat.store.turns import ALL as ALL_TURNS
@@ -65,6 +66,7 @@ class Left:
     """The steps that were completed, of work that goes on."""
     account: dict[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
     """At a root: what was used in the whole tree, by agent and run; with all below them, by agent and `*`."""
+    records: Records = field(default_factory=Records)
 
     @property
     def place(self) -> str:
@@ -97,6 +99,8 @@ class Left:
             found += self._untold(row)
         for row in self.served.values():
             found += self._undone(row)
+        found += self.records.problems() + self.records.of_turns(self.turns, self.calls)
+        found += self.records.of_runs(self.given.values())
         return [f"{self.place}: {problem}" for problem in found]
 
     def _untold(self, row: Given) -> list[str]:
@@ -177,6 +181,7 @@ def read_folder(data: Path, kind: type[L]) -> dict[str, L]:
 
 
 def _read(database: apsw.Connection, left: Left) -> None:
+    left.records = read_records(database)
     if has(database, "sapwood_runs"):
         rows = [Given(*row) for row in database.execute(runs_table.ALL)]
         left.given = {row.id: row for row in rows}

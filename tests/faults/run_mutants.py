@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from tests.faults import span_mutants
 
 from sapwood.chat.runs import ChatRuns
 from sapwood.chat.store.stream import ChatStream
@@ -129,4 +130,5 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no-tombstones": no_tombstones,
     "twice": twice,
     "account-later": account_later,
+    **span_mutants.MUTANTS,
 }

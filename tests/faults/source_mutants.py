@@ -423,9 +423,9 @@ MUTANTS = [
         "a tool that had returned is called again after a crash",
         "CF-183",
         (
-            "chat/models/loop.py",
-            '                if status == "done":\n                    return msgspec.json.decode(result or "null")\n',
-            '                if status == "never":\n                    return msgspec.json.decode(result or "null")\n',
+            "chat/models/tool_journal.py",
+            '                if status == "done":\n                    return revived(',
+            '                if status == "never":\n                    return revived(',
         ),
         tests=(
             (
@@ -506,9 +506,9 @@ MUTANTS = [
         "a tool runs after the lease",
         "B-7",
         (
-            "chat/models/loop.py",
-            "                await journal.until_leased()\n                with turn.within",
-            "                with turn.within",
+            "chat/models/tool_journal.py",
+            "            await turn.journal.until_leased()\n            return args",
+            "            return args",
         ),
         tests=("test_leases.py::test_what_would_act_after_the_lease_waits_for_it_and_then_acts_once[tool_call]",),
     ),

@@ -58,6 +58,8 @@ def test_time_broken_on_purpose_is_found_out(level: str, mutant: str, only: str 
         ("disk", "sent-first", None, "and are not stored"),
         ("process", "counted-apart", "committed", "steps and used"),
         ("process", "no-returns", None, "did not return"),
+        ("process", "records-apart", "committed", "recorded as"),
+        ("process", "attempts-again", None, "the attempts at"),
     ],
 )
 def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:
@@ -77,6 +79,7 @@ def test_talks_broken_on_purpose_are_found_out(level: str, mutant: str, only: st
         ("process", "twice", None, "turns do the run"),
         ("process", "account-later", None, "and the account has"),
         ("disk", "sent-first", None, "is stored as None"),
+        ("process", "records-apart", "committed", "recorded as"),
     ],
 )
 def test_runs_broken_on_purpose_are_found_out(level: str, mutant: str, only: str | None, sentence: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 import msgspec
 from tests.faults.reading import has, opened, walk
+from tests.faults.span_checker import Records, read_records
 from tests.faults.time_workload import TREES
 
 from sapwood.address import Address
@@ -41,6 +42,9 @@ class Left:
     fibers: dict[int, str] = field(default_factory=dict[int, str])
     """What became of each."""
     steps: int = 0
+    records: Records = field(default_factory=Records)
+    fiber_rows: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """The number of each, in its table, and what became of it."""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class Folder:
         """Return where an index is later than what it finds. After a loss of power only what was `promised` counts."""
         found: list[str] = []
         for agent in self.agents:
+            recorded = agent.records.problems() + agent.records.of_fibers(agent.fiber_rows)
+            found += [f"{agent.address}: {problem}" for problem in recorded]
             root = agent.address.partition("/")[0]
             for number, (due, what) in agent.pending.items():
                 if due is None or (promised is not None and number not in promised):
@@ -145,6 +151,7 @@ def read_folder(data: Path) -> Folder:
 
 
 def _read_agent(database: apsw.Connection, agent: Left) -> None:
+    agent.records = read_records(database)
     if has(database, "happened"):
         rows = database.execute("SELECT number, what, at, made FROM happened ORDER BY id")
         agent.happened = [Happened(*row) for row in rows]
@@ -154,7 +161,10 @@ def _read_agent(database: apsw.Connection, agent: Left) -> None:
         for arguments, code in database.execute("SELECT arguments, code FROM sapwood_dead_letters"):
             agent.letters[_number(arguments)] = code
     if has(database, "sapwood_fibers"):
-        for status, due, arguments in database.execute("SELECT status, due_at, arguments FROM sapwood_fibers"):
+        for number, status, due, arguments in database.execute(
+            "SELECT number, status, due_at, arguments FROM sapwood_fibers"
+        ):
+            agent.fiber_rows.append((number, status))
             agent.fibers[_number(arguments)] = status
             if due is not None:
                 agent.pending[_number(arguments)] = (due, f"the {status} fiber")

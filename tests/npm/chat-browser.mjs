@@ -1,4 +1,4 @@
-// Opens chat-page.js in a real Chromium: `node chat-browser.mjs HOST CHROMIUM FOLDER together|alone [SCENARIO]…`. Prints what its tabs showed.
+// Opens chat-page.js in a real Chromium: `node chat-browser.mjs HOST CHROMIUM FOLDER together|alone|pictures|large_pictures [SCENARIO]…`. Prints what its tabs showed.
 import puppeteer from "puppeteer-core";
 import { expect, host, restart, run, scenario, sleep } from "./recording.mjs";
 
@@ -17,7 +17,9 @@ const PATIENCE = { timeout: 60_000, polling: 20 };
 function countRequests() {
   window.requests = 0;
   const { send } = WebSocket.prototype;
+  window.sent = [];
   WebSocket.prototype.send = function (data) {
+    window.sent.push(String(data).length);
     if (String(data).includes('"cf_agent_use_chat_request"')) window.requests += 1;
     return send.call(this, data);
   };
@@ -235,6 +237,51 @@ const policy = (agent, wanted, counts, ends) => async (name) => {
   expect("how they ended", (await one.evaluate(() => window.chat.ends)).sort(), ends);
 };
 
+/** Make a picture of noise in a tab, as a `data:` URL: about three bytes per pixel, and no two are the same. */
+const noise = (side) => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: side, height: side });
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(side, side);
+  for (let at = 0; at < pixels.data.length; at += 65536) crypto.getRandomValues(pixels.data.subarray(at, at + 65536));
+  for (let at = 3; at < pixels.data.length; at += 4) pixels.data[at] = 255;
+  context.putImageData(pixels, 0, 0);
+  return canvas.toDataURL("image/png");
+};
+
+/** Have a tab send a picture of noise; return its digest and its size. */
+const sendPicture = (tab, side) =>
+  tab.evaluate(
+    async (noise, side) => {
+      const url = eval(noise)(side);
+      const bytes = await (await fetch(url)).arrayBuffer();
+      const digest = [...new Uint8Array(await crypto.subtle.digest("SHA-256", bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+      window.chat.chat.sendMessage({ text: "see", files: [{ type: "file", mediaType: "image/png", filename: "noise.png", url }] });
+      return { digest, size: bytes.byteLength };
+    },
+    noise.toString(),
+    side,
+  );
+
+const isShown = (digest) => [...document.images].some((one) => one.src.endsWith(`/files/${digest}`) && one.complete && one.naturalWidth > 0);
+
+/** A picture gets to the model, both tabs show it, and its sender does not send its bytes again. */
+const picture = (side, least) => async (name) => {
+  const [one, two] = [await open(name), await open(name)];
+  const { digest, size } = await sendPicture(one, side);
+  expect("size", size >= least, true);
+  for (const tab of [one, two]) await tab.waitForFunction(isShown, PATIENCE, digest);
+  const [, answer] = await agree(name, [one, two]);
+  expect("what the model saw", texts(answer), `saw ${digest}`);
+  await one.evaluate(() => (window.sent.length = 0));
+  await say(one, "say 3 5");
+  expect("next frame", Math.max(...(await one.evaluate(() => window.sent))) <= 65_536, true);
+  await agree(name, [one, two]);
+  const newcomer = await open(name);
+  await newcomer.waitForFunction(isShown, PATIENCE, digest);
+};
+
+const PICTURES = { picture: picture(620, 1e6) };
+const LARGE_PICTURES = { large_picture: picture(2640, 20e6) };
 const TOGETHER = {
   ...{ send, two_tabs, reload, cancel, clear, regenerate, client_tools, approved: answer(true), denied: answer(false), error_while_away },
   queue: policy("Chat", "uauaua", [20, 8, 9], ["completed", "completed", "completed"]),
@@ -245,5 +292,5 @@ const TOGETHER = {
   interrupt: policy("Interrupt", "uauaua", [5, 2, 9], ["aborted", "aborted", "completed"]),
 };
 // Who restarts the server does so for everybody.
-const scenarios = what === "alone" ? { killed } : TOGETHER;
+const scenarios = { alone: { killed }, pictures: PICTURES, large_pictures: LARGE_PICTURES, together: TOGETHER }[what];
 await run(scenarios, { end, only, patience: 300_000, together: what === "alone" ? 1 : 3, finish: () => browser.close() });

@@ -21,7 +21,9 @@ function Chat() {
   });
   const isBusy = ["streaming", "submitted"].includes(chat.status) || chat.isStreaming || chat.isToolContinuation;
   window.chat = { agent, chat, isBusy, ends, error: chat.error?.message ?? null };
-  return createElement("pre", { id: "messages" }, JSON.stringify(chat.messages, null, 1));
+  const files = chat.messages.flatMap(({ parts }) => parts.filter(({ type }) => type === "file"));
+  const pictures = files.map(({ url }, at) => createElement("img", { key: at, src: url, width: 50 }));
+  return createElement("div", {}, ...pictures, createElement("pre", { id: "messages" }, JSON.stringify(chat.messages, null, 1)));
 }
 
 createRoot(document.getElementById("root")).render(createElement(Suspense, { fallback: null }, createElement(Chat)));

@@ -12,12 +12,14 @@ What is in the folder `NPM_TEST_PAGES` is served as `/pages`, for the browser.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
-from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.messages import BinaryContent, ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.models.function import FunctionModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -75,6 +77,18 @@ def look(count: int, delay_ms: int) -> Line:
     return Line(text=words(count, 0, "a").text, calls=(("look", {"what": "it"}, None),), delay=delay_ms / 1000)
 
 
+def seeing() -> Any:
+    """Return a model that says which files it was sent."""
+
+    async def say(messages: Any, info: Any) -> AsyncIterator[str]:
+        contents = [part.content for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
+        files = [one for content in contents if not isinstance(content, str) for one in content]
+        digests = [hashlib.sha256(one.data).hexdigest() for one in files if isinstance(one, BinaryContent)]
+        yield " ".join(["saw", *digests])
+
+    return FunctionModel(stream_function=say)
+
+
 SCRIPTS: dict[str, Callable[..., list[Line]]] = {
     "say": lambda count, delay: [words(count, delay)],
     "look": lambda count, delay: [look(3, delay), words(count, delay, "b")],
@@ -128,6 +142,8 @@ class Chat(Watched):
         asked = [at for at, message in enumerate(history) if isinstance(message, ModelRequest) and prompt_of(message)]
         done = sum(isinstance(message, ModelResponse) for message in history[asked[-1] :])
         what, *rest = prompt_of(history[asked[-1]]).split()
+        if what == "see":
+            return seeing()
         lines = SCRIPTS[what](*[int(one) for one in rest if one.isdigit()])
         after = {one for one in rest if not one.isdigit()}
         return held(ScriptedModel(*lines[done:] or lines[-1:]), self.name, after)
@@ -149,7 +165,8 @@ class Chat(Watched):
 
 
 def prompt_of(message: Any) -> str:
-    texts = [str(part.content) for part in message.parts if isinstance(part, UserPromptPart)]
+    contents = [part.content for part in message.parts if isinstance(part, UserPromptPart)]
+    texts = [one if isinstance(one, str) else next(text for text in one if isinstance(text, str)) for one in contents]
     return texts[-1].rpartition("\n")[2] if texts else ""
 
 

@@ -91,6 +91,28 @@ def test_tabs_of_a_real_browser_show_what_is_stored(home: Path, work: Path, tmp_
     assert len(seen) == 17
 
 
+@pytest.mark.needs("chromium")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what", ["pictures", pytest.param("large_pictures", marks=pytest.mark.nightly)], ids=["1-mb", "20-mb"]
+)
+def test_a_picture_gets_to_the_model_and_to_every_tab_once(home: Path, work: Path, tmp_path: Path, what: str) -> None:
+    pages = work / "pages"
+    pages.mkdir(exist_ok=True)
+    (pages / "chat.html").write_text(PAGE)
+    built(home, work, "chat-page.js", f"{pages}/chat.js", NEWEST, "--format=iife")
+    server = SapwoodChat(work, tmp_path / "data")
+    try:
+        browser = ("chat-browser.mjs", server, home, work, str(shutil.which("chromium")), str(tmp_path / "profile"))
+        seen = drive(*browser, what)
+    finally:
+        server.end(signal.SIGTERM)
+
+    failures = failures_of(seen)
+    assert not failures, "\n\n".join(failures)
+    assert len(seen) == 1
+
+
 def failures_of(scenarios: dict[str, Any]) -> list[str]:
     return [f"{name}: {what}" for name, scenario in scenarios.items() for what in scenario["failures"]]
 

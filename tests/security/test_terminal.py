@@ -38,7 +38,7 @@ CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 class TerminalVault(Agent[Any]):
-    """Has a child, a state, a row, a dead letter and a run, all with a hostile name or text."""
+    """Has a child, a state, a row, a fiber, a dead letter and a run, all with a hostile name or text."""
 
     initial_state = None
     migrations = ("CREATE TABLE notes (note TEXT) STRICT",)
@@ -47,6 +47,7 @@ class TerminalVault(Agent[Any]):
         await self.sub_agent(TerminalVault, HOSTILE)
         self.set_state({HOSTILE: HOSTILE})
         self.sql("INSERT INTO notes VALUES (?)", HOSTILE)
+        self.start_fiber(HOSTILE, self.given_up)
         await self.run_agent(TerminalVault, HOSTILE, run_id=f"run-{HOSTILE}")
         self.queues.default.with_retry(Retry(max_attempts=1)).add(self.fail, HOSTILE)
 
@@ -82,12 +83,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-@pytest.mark.parametrize("command", ["tree", "dead-letters", "runs", "sql", "state"])
+@pytest.mark.parametrize("command", ["tree", "dead-letters", "runs", "sql", "state", "explain"])
 def test_no_command_prints_control_characters(
     data: str, command: str, as_json: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = str(Address.root_of("TerminalVault", HOSTILE))
     more = {"tree": [], "dead-letters": [], "runs": [address], "sql": [address, "SELECT * FROM notes"]}
+    more["explain"] = [address]
     if command == "state":
         cli(["state", address, "--data", data])
     else:

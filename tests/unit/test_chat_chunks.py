@@ -109,10 +109,10 @@ def test_a_return_says_how_the_call_ended(outcome: Any, kind: str) -> None:
     assert chunk["type"] == kind
 
 
-def test_a_file_is_shown_as_its_data() -> None:
-    (chunk,) = projected(PartStartEvent(index=0, part=FilePart(BinaryImage(b"x", media_type="image/png"))))
+def test_a_file_of_the_model_is_not_shown_before_it_is_stored() -> None:
+    assert not projected(PartStartEvent(index=0, part=FilePart(BinaryImage(b"x", media_type="image/png"))))
 
-    assert chunk == {"type": "file", "url": "data:image/png;base64,eA==", "mediaType": "image/png"}
+    chunk = {"type": "file", "url": "/agents/talker/t/files/0", "mediaType": "image/png"}
     assert assembled([chunk], EMPTY)["parts"] == [chunk]
 
 

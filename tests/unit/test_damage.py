@@ -203,7 +203,9 @@ async def served(left: Left, level: str = "process") -> AsyncIterator[Callable[[
 
 async def check_refused(left: Left, agent: str, level: str = "process") -> None:
     """Check that an agent is refused with the command that restores its tree, and that another tree is whole."""
-    message = rf"{left.file(agent).name} of Branch:bad .*sapwood restore FOLDER Branch:bad"
+    message = (
+        rf"{left.file(agent).name} of Branch:bad .*sapwood restore FOLDER Branch:bad --data .*{Path(left.data).name}"
+    )
     async with served(left, level) as notes:
         with pytest.raises(StoredDataError, match=message):
             await notes(BAD, agent)

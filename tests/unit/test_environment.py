@@ -70,11 +70,16 @@ def test_a_budget_may_hold_for_each_period_of_a_calendar() -> None:
     [
         ("SAPWOOD_DURABILTY", "disk", "Did you mean SAPWOOD_DURABILITY?"),
         ("SAPWOOD_THREADS", "many", "must be a whole number"),
+        ("SAPWOOD_THREADS", "0", r"SAPWOOD_THREADS: Settings\(threads=0\): expected an integer of at least 1"),
+        ("SAPWOOD_SQL_TIMEOUT", "-1", r"SAPWOOD_SQL_TIMEOUT: Settings\(sql_timeout=-1.0\): expected a number above 0"),
         ("SAPWOOD_CORS", "maybe", "must be true or false"),
         ("SAPWOOD_PRICES", "my-model", "must be prices separated by commas"),
         ("SAPWOOD_LIMITS_DOLLARS", "much", "must be a number"),
         ("SAPWOOD_LIMITS_DOLLARS", "", "must be a number"),
         ("SAPWOOD_LIMITS_DOLLARS", "5/year", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/@Europe/Berlin", "SAPWOOD_LIMITS_DOLLARS: Per.*: expected 'hour'"),
+        ("SAPWOOD_LIMITS_DOLLARS", "5/day@", "SAPWOOD_LIMITS_DOLLARS: Unknown time zone ''"),
         ("SAPWOOD_LIMITS_TOKENS", "5/day@Mars", "SAPWOOD_LIMITS_TOKENS: Unknown time zone 'Mars'"),
     ],
 )

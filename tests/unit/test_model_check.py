@@ -48,6 +48,20 @@ async def test_a_model_that_cannot_be_used_is_refused_at_start(model: str, remed
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "got"),
+    [
+        (42, r"got 42\."),
+        (["openai:gpt-5"], r"got \['openai:gpt-5'\]\."),
+        (ScriptedModel, r"got the class ScriptedModel\. Write ScriptedModel\(…\)\."),
+    ],
+)
+async def test_a_value_that_is_not_a_model_is_refused_at_start(model: Any, got: str, tmp_path: Path) -> None:
+    expected = r'Desk\.model must be the name of a model, such as "openai:gpt-5", or a Model of Pydantic AI, '
+    with pytest.raises(UsageError, match=expected + got):
+        await start(chat(model=model), folder=tmp_path / "data")
+
+
 async def test_an_agent_without_model_or_respond_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Desk has no model. Set `model`, .* or write get_model\(\) or respond\(\)"):
         await start(chat(), folder=tmp_path)

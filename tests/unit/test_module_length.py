@@ -9,7 +9,7 @@ from statistics import median
 SOURCE = Path(__file__).parents[2] / "src/sapwood"
 LIMIT = 500
 LONGER = {
-    "storage/database.py": 831,
+    "storage/database.py": 830,
 }
 """The modules that are still longer, each with its length as its limit: they can only shrink."""
 LONGEST_FUNCTION = 100

@@ -12,6 +12,7 @@ from tests import loops
 
 from sapwood import App, ChatAgent, Settings, agent_tool
 from sapwood.cli.commands import cli
+from sapwood.errors import Unavailable
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.testing import ScriptedModel, call, running, text
 from sapwood.types import Address
@@ -184,3 +185,26 @@ def test_without_any_usage_the_command_says_so(tmp_path: Path, printed: Callable
     (tmp_path / "data" / "trees").mkdir(exist_ok=True)
 
     assert "has used a model yet" in printed().out
+
+
+async def test_a_tree_that_is_destroyed_or_not_available_while_others_are_read_hides_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(App(agents=[Expedition]), prices=PRICES) as world:
+        for name in ("east", "north", "west"):
+            await (await world.get_agent(Expedition, name)).send("go")
+        exists = world.node.loader.exists
+        asked: list[Address] = []
+
+        async def fail(root: Address) -> bool:
+            asked.append(root)
+            if root.name == "north":
+                raise Unavailable("Its log cannot be read now.")
+            return await exists(root) and (root.name != "west" or asked.count(root) == 1)
+
+        monkeypatch.setattr(world.node.loader, "exists", fail)
+        await world.node.loader.exists(Address.root_of("Expedition", "west"))  # there at first, and then destroyed
+        told = await Admin(world.node).spending.list()
+
+        assert [one["address"] for one in told["trees"]] == ["Expedition:east"]
+        assert told["unread"] == [{"address": "Expedition:north", "error": "Its log cannot be read now."}]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sapwood.errors import UsageError
 from sapwood.periods import Per
+from sapwood.roles import ANY_CLIENT
 from sapwood.settings import Limits
 
 ZONES = ["America/Asuncion", "America/Havana", "America/St_Johns", "Antarctica/Casey", "Asia/Beirut", "Asia/Kathmandu"]
@@ -148,7 +149,7 @@ def test_a_warning_is_due_at_a_share_of_the_amount(share: Any) -> None:
 def test_tokens_are_whole_numbers_in_each_period_too() -> None:
     with pytest.raises(UsageError, match=re.escape("Limits(tokens=Per('day', 1.5)): expected an integer of at least")):
         Limits(tokens=Per("day", 1.5))
-    with pytest.raises(UsageError, match=re.escape("Limits(tokens='many'): expected an integer of at least 0.")):
+    with pytest.raises(UsageError, match=re.escape("Limits(tokens='many'): expected an integer of at least 0, or")):
         Limits(tokens=(Per("day", 1), "many"))  # pyright: ignore[reportArgumentType]
 
 
@@ -161,3 +162,30 @@ def test_limits_of_periods_hold_beside_each_other() -> None:
     assert Limits(dollars=(day,)) == Limits(dollars=day)
     assert Limits(dollars=()).dollars is None
     assert repr(both.dollars) == "(70.0, Per('day', 5), Per('month', 50, zone='Europe/Berlin'))"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"extend_by": 0}, "Per(extend_by=0): expected a number above 0, or None."),
+        ({"approvers": "manager"}, "Per(approvers='manager') needs extend_by"),
+        ({"extend_by": 5, "approvers": ()}, "approvers=(): expected a role, several roles, or ANY_CLIENT."),
+    ],
+)
+def test_a_question_for_more_that_cannot_be_asked_is_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Per("day", 5, **more)
+    assert says in str(error.value)
+
+
+def test_limits_with_the_same_question_are_equal() -> None:
+    assert Per("day", 5, extend_by=1, approvers="a") == Per("day", 5, extend_by=1, approvers=["a"])
+    assert repr(Per("day", 5, extend_by=1, approvers=ANY_CLIENT)) == "Per('day', 5, extend_by=1, approvers=ANY_CLIENT)"
+
+
+def test_a_text_is_not_a_limit_per_period() -> None:
+    expected = (
+        "Limits(dollars='5/month'): expected a number of at least 0, or a limit per period, such as Per(\"month\", 5)."
+    )
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        Limits(dollars="5/month")  # pyright: ignore[reportArgumentType]

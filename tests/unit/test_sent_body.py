@@ -36,6 +36,21 @@ def test_what_is_no_json_object_stays_whole(body: bytes) -> None:
     assert split(body).join() == body
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":"\xff"}', b'{"messages":["\xff"]}', b'{"messages":[' + DEEP + b"]}", b'{"a":' + DEEP + b"}"],
+    ids=["field", "message", "deep message", "deep field"],
+)
+def test_what_would_not_be_read_again_stays_whole(body: bytes) -> None:
+    """An error here would undo the commit that the record joins."""
+    found = split(body)
+
+    assert (found.parts, found.texts, found.messages) == ([True], [body], [])
+
+
 @pytest.mark.parametrize("name", ["messages", "input", "contents"])
 def test_messages_and_long_values_are_texts_of_their_own(name: str) -> None:
     messages = [{"role": "user", "content": str(number)} for number in range(3)]

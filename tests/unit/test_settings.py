@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import FrozenInstanceError, asdict, fields, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sapwood.periods import PERIODS, Per
 from sapwood.settings import Durability, Limits, Settings
 
 numbers = st.integers(0, 2**40)
+PER_MONTH = "Limits(dollars='5'): expected a number of at least 0, or a limit per period, such as Per(\"month\", 5)."
 GROWTH = {name: value for name, value in asdict(Limits()).items() if value is not None}
 """What a tree may grow to; what it may use has no limit until somebody sets one."""
 plain = st.builds(
@@ -64,7 +66,7 @@ def test_every_limit_of_growth_is_on_by_default_and_of_use_none() -> None:
         ("depth", None, "Limits(depth=None): expected an integer of at least 0."),
         ("dollars", -0.01, "Limits(dollars=-0.01): expected a number of at least 0."),
         ("dollars", float("nan"), "Limits(dollars=nan): expected a number of at least 0."),
-        ("dollars", "5", "Limits(dollars='5'): expected a number of at least 0."),
+        ("dollars", "5", PER_MONTH),
     ],
 )
 def test_a_limit_that_is_none_is_refused(name: str, value: Any, sentence: str) -> None:
@@ -96,10 +98,21 @@ REPLICATED_NEEDS = (
         ("durability", 2, "Settings(durability=2): expected a Durability or its value."),
         ("durability", "disc", "Settings(durability='disc'): expected 'process', 'disk' or 'replicated'."),
         ("limits", 5, "Settings(limits=5): expected Limits(…)."),
-        ("sleep_after", "5", "Settings(sleep_after='5'): expected a number."),
-        ("threads", 1.5, "Settings(threads=1.5): expected an integer."),
-        ("threads", True, "Settings(threads=True): expected an integer."),
-        ("open_databases", "9", "Settings(open_databases='9'): expected an integer, or None."),
+        ("sleep_after", "5", "Settings(sleep_after='5'): expected a number of at least 0."),
+        ("threads", 1.5, "Settings(threads=1.5): expected an integer of at least 1."),
+        ("threads", True, "Settings(threads=True): expected an integer of at least 1."),
+        ("threads", 0, "Settings(threads=0): expected an integer of at least 1."),
+        ("open_databases", "9", "Settings(open_databases='9'): expected an integer of at least 1, or None."),
+        ("open_databases", 0, "Settings(open_databases=0): expected an integer of at least 1, or None."),
+        ("new_roots_per_minute", -1, "Settings(new_roots_per_minute=-1): expected an integer of at least 0, or None."),
+        ("sleep_after", -5, "Settings(sleep_after=-5): expected a number of at least 0."),
+        ("sleep_after", nan, "Settings(sleep_after=nan): expected a number of at least 0."),
+        ("sql_timeout", -1, "Settings(sql_timeout=-1): expected a number above 0."),
+        ("slow_after", 0.0, "Settings(slow_after=0.0): expected a number above 0."),
+        ("connections", -1, "Settings(connections=-1): expected an integer of at least 1."),
+        ("request_bytes", -1, "Settings(request_bytes=-1): expected an integer of at least 0."),
+        ("model_requests_at_once", 0, "Settings(model_requests_at_once=0): expected an integer of at least 1."),
+        ("model_requests_per_minute", 0, "Settings(model_requests_per_minute=0): expected an integer of at least 1."),
         ("check_state", 1, "Settings(check_state=1): expected True or False."),
         (
             "durability",

@@ -215,6 +215,7 @@ def test_a_restore_refuses_a_damaged_backup_or_skips_the_damaged_trees(
     assert marked(data) == {"bad", "other"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_use", ["backup", "data"])
 def test_a_restore_refuses_a_folder_that_another_process_uses(made: Path, data: Path, in_use: str) -> None:
     backup = copy_of(made, data.parent / "backup")
@@ -245,6 +246,7 @@ LOST: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", LOST)
 def test_a_child_that_is_lost_or_replaced_in_a_backup_is_noticed(
     data: Path, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
@@ -265,6 +267,7 @@ def test_a_child_that_is_lost_or_replaced_in_a_backup_is_noticed(
     assert command("restore", str(backup), "--damaged", "skip", "--data", str(data)) == 0
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_lost_between_a_restore_and_the_first_call_is_noticed(data: Path, tmp_path: Path) -> None:
     async with App(agents=[StoredBox], settings=Settings(data=data)) as running:
         await running.backup(tmp_path / "backup")

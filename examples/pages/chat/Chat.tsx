@@ -2,7 +2,7 @@ import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
 import { useEffect, useRef, useState } from "react";
-import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, SureButton, Text, Thinking, ToolCard, textOf, useTurn } from "../design";
+import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, Picture, SureButton, Text, Thinking, ToolCard, textOf, useTurn } from "../design";
 
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
@@ -115,12 +115,14 @@ function ChatMessage({ message, isGrowing, onAnswer }: { message: UIMessage; isG
   if (message.role === "user") {
     const isReminder = (message.metadata as { from?: string } | undefined)?.from === "reminder";
     if (isReminder) return <Message from="Reminder" kind="notice"><Bell />{textOf(message)}</Message>;
-    return <Message from="You" kind="user">{textOf(message)}</Message>;
+    const files = message.parts.filter((part) => part.type === "file");
+    return <Message from="You" kind="user">{files.map((part, at) => <Picture key={at} part={part} />)}{textOf(message)}</Message>;
   }
   return (
     <Message from="Assistant" kind="assistant" isBusy={isGrowing}>
       {message.parts.map((part, at) => {
         if (part.type === "text") return <Text key={at} text={part.text} growing={isGrowing && at === message.parts.length - 1} />;
+        if (part.type === "file") return <Picture key={at} part={part} />;
         if (!isToolUIPart(part)) return null;
         const tool = getToolName(part);
         return (

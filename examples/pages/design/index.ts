@@ -7,6 +7,7 @@ export * from "./Drawer";
 export * from "./icons";
 export * from "./messages";
 export * from "./Page";
+export * from "./Picture";
 export * from "./RunPanel";
 export * from "./Text";
 export { ToolCard, type ToolState } from "./ToolCard";

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, cast
@@ -23,7 +24,7 @@ from sapwood.capabilities.state import State
 from sapwood.errors import InvalidArguments, Refused, SapwoodError, UsageError
 from sapwood.kernel.actors.actor import THE_END, Actor
 from sapwood.kernel.actors.outbox import Outbox
-from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
+from sapwood.kernel.actors.sockets import TOO_BIG, TOO_LONG, WATCH_ONLY, Socket
 from sapwood.kernel.marshal.call import Call
 from sapwood.kernel.marshal.copier import to_json
 from sapwood.kernel.marshal.disclosure import code_for_clients, told_of
@@ -31,6 +32,7 @@ from sapwood.kernel.marshal.exceptions import describe
 from sapwood.kernel.ports.agent_hooks import AgentHooks
 from sapwood.kernel.ports.log import OutOfTouch
 from sapwood.wire import frames
+from sapwood.wire.inline_files import FrameText
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,16 @@ class ClientHooks(AgentHooks, Protocol):
 
     speeches: ClassVar[tuple[Callable[[Actor], Speech], ...]]
     """What the agent says to its clients and hears from them, in the order in which messages are offered."""
+    has_conversation: ClassVar[bool]
+    """Whether clients may send it messages for a model."""
+
+
+class HearsFiles(ABC):
+    """A `Speech` to whose messages clients may add files."""
+
+    @abstractmethod
+    def hear_files(self, socket: Socket, data: FrameText) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """Return what deals with a message and its files; None if it is not for this one."""
 
 
 class HttpOnly:
@@ -267,8 +279,15 @@ class Connections:
         actor.host.sockets.add(socket)
         await agent.on_connect(connection)
 
+    def takes_files(self, socket: Socket) -> bool:
+        """Return whether a client may send messages with inline files: only to an agent with a conversation."""
+        has_conversation = cast("ClientHooks", self._actor.hooks).has_conversation
+        return has_conversation and not socket.is_watch_only
+
     def message(self, socket: Socket, data: Message) -> Future[Any] | None:
         """Deliver what a client sent; return what ends when it has been dealt with."""
+        if isinstance(data, FrameText):
+            return self._message_with_files(socket, data)
         frame = frames.read(data) if isinstance(data, str) else None
         if isinstance(frame, frames.Rpc):
             return self._rpc(socket, frame)
@@ -281,12 +300,23 @@ class Connections:
         if isinstance(data, str):
             for speech in self._speeches:
                 if (hears := speech.hear(socket, data)) is not None:
-                    heard = self.run("chat", hears, client=connection)
-                    heard.add_done_callback(self._report_unheard)
-                    return heard
+                    return self._hear(hears, connection)
         handled = self.run("on_message", self._actor.agent.on_message, connection, data, client=connection)
         handled.add_done_callback(lambda handled: self._report(handled, connection))
         return handled
+
+    def _message_with_files(self, socket: Socket, data: FrameText) -> Future[Any] | None:
+        """Deliver a long message whose inline files were decoded; close the socket if it may not have any."""
+        for speech in self._speeches:
+            if isinstance(speech, HearsFiles) and (hears := speech.hear_files(socket, data)) is not None:
+                return self._hear(hears, self.of(socket))
+        socket.close(TOO_BIG, TOO_LONG)
+        return None
+
+    def _hear(self, hears: Callable[[], Coroutine[Any, Any, None]], connection: Connection) -> Future[Any]:
+        heard = self.run("chat", hears, client=connection)
+        heard.add_done_callback(self._report_unheard)
+        return heard
 
     def _report_unheard(self, heard: Future[Any]) -> None:
         if not heard.cancelled() and (error := heard.exception()) is not None and self._actor.dropped is None:

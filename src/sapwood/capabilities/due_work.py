@@ -12,12 +12,15 @@ from datetime import timedelta
 from sapwood.capabilities.call_rows import CALLS, retry_of
 from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import Fibers
+from sapwood.capabilities.file_rows import FILES
+from sapwood.capabilities.files import FileStore
 from sapwood.capabilities.stored_calls import StoredCalls
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.alarms.node_index import FOREVER
 from sapwood.kernel.marshal.call import Call
 from sapwood.kernel.ports.work_id import WorkId
+from sapwood.storage.blobs import blob_folder
 from sapwood.when import After
 
 log = logging.getLogger(__name__)
@@ -170,6 +173,8 @@ def when_started(actor: Actor) -> None:
     try:
         if database.exists and (database.has(CALLS) or database.has(FIBERS)):
             actor.of(Agenda).woke()
+        if (database.exists and database.has(FILES)) or blob_folder(database.path).is_dir():
+            actor.of(FileStore).sweep_later()
     except SapwoodError as error:
         text, who = "cannot read the due work address=%s", actor.address
         actor.host.failures.report(

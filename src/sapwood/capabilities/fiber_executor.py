@@ -18,6 +18,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.fiber_rows import NO_ARGUMENTS, OVER, FiberRow, FiberRows
+from sapwood.capabilities.redaction import Redaction
 from sapwood.capabilities.spans import Spans, code_of
 from sapwood.capabilities.steps import Steps, Work
 from sapwood.capabilities.stored_method import load
@@ -61,6 +62,7 @@ class FiberExecutor:
         self.calls: dict[int, Call] = {}
         """The calls that execute fibers now, by the number of the fiber."""
         self._spans = actor.of(Spans)
+        self._redaction = actor.host.shared(Redaction)
         self.outcomes: dict[int, tuple[str, bytes | None]] = {}
         """Status and result of fibers that were cancelled or resolved while `Fibers.run` executed them."""
         self._waiting: dict[int, list[Future[None]]] = {}
@@ -324,7 +326,8 @@ class FiberExecutor:
         if found := self._spans.open(work, "fiber"):
             self._spans.change(found[0].number, status="running")
         else:
-            self._spans.begin("fiber", work, row.name, attempt=1 + row.recoveries, method=row.method, fiber=row.key)
+            name, key = self._redaction.apply("name", row.name), row.key and self._redaction.apply("name", row.key)
+            self._spans.begin("fiber", work, name, attempt=1 + row.recoveries, method=row.method, fiber=key)
 
     def record_end(self, number: int, status: str, error: BaseException | None = None) -> None:
         """Record that a fiber is over, unless that is recorded already."""

@@ -24,8 +24,14 @@ class LimitWarnings:
         """Queue the call of the hook, in one commit with a row that says so, unless there is such a row."""
         if not self._has_hook or self._has(warning):
             return
-        database, (*limit, starts_at, _) = self._actor.database, _key(warning)
+        database = self._actor.database
         database.begin()
+        with database.block():  # else a call that cannot be queued would leave the row, and no warning in this period
+            self._add_row(warning)
+            self._actor.of(Queue).call_back(QUEUE, METHOD, "warning", warning)
+
+    def _add_row(self, warning: LimitWarning) -> None:
+        database, (*limit, starts_at, _) = self._actor.database, _key(warning)
         database.ensure(WARNINGS)
         database.execute("INSERT INTO sapwood_limit_warnings VALUES (?, ?, ?, ?, ?)", *_key(warning))
         database.execute(
@@ -36,7 +42,6 @@ class LimitWarnings:
             starts_at,
             KEPT_PERIODS,
         )
-        self._actor.of(Queue).call_back(QUEUE, METHOD, "warning", warning)
 
     def _has(self, warning: LimitWarning) -> bool:
         if not self._actor.database.has(WARNINGS):

@@ -11,7 +11,7 @@ from sapwood.settings import Settings
 log = logging.getLogger(__name__)
 
 Redact = Callable[[str, str], str]
-"""Returns a text without its secrets. The first argument is what it is: `request` or `arguments`."""
+"""Returns a text without its secrets. The first argument is what it is: `request`, `arguments` or `name`."""
 FAILED = "(left out: the function of App(redact=…) failed)"
 
 
@@ -26,7 +26,9 @@ class Redaction:
         if self.function is None:
             return text
         try:
-            return self.function(kind, text)
+            redacted = self.function(kind, text)
+            redacted.encode()  # fails for what is not a text, and for one that cannot be stored
         except Exception:
             log.exception("App(redact=…) failed kind=%s", kind)
             return FAILED
+        return redacted

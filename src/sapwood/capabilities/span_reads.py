@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from sapwood.capabilities.spans import COLUMNS
+from sapwood.capabilities.spans import COLUMNS, facts_of
 from sapwood.kernel.ports.read_models import has_table
 from sapwood.storage.database import Database
 
@@ -19,4 +17,4 @@ def recorded_spans(database: Database, work: str | None, most: int) -> list[dict
     _, rows = database.look(f"SELECT {COLUMNS} FROM sapwood_spans WHERE {which}", (work,), most)  # noqa: S608 - ours
     names = COLUMNS.split(", ")
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [one | {"facts": msgspec.json.decode(one["facts"])} for one in found]
+    return [one | {"facts": facts_of(one["facts"])} for one in found]

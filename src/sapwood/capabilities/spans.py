@@ -1,22 +1,26 @@
 """What an agent did and when: a row for each turn, step, tool call, wait, run, stored call and fiber.
 
-Rows are collected in memory and written before the next commit of the agent, which happens anyway. A row is always
-written whole, so one that a slice lost when it was undone is complete again with its next change.
+Rows are collected in memory and written before the next commit of the agent, which happens anyway. What an undone
+block or attempt changed is taken back in memory.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from sapwood import tracing
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.retention import Retention
 from sapwood.storage.migrations import Schema
+
+log = logging.getLogger(__name__)
 
 SPANS = Schema("sapwood.capabilities", "spans")
 COLUMNS = "number, parent, work, kind, name, step, attempt, incarnation, began_at, first_at, ended_at, status, facts"
@@ -27,8 +31,16 @@ IN_MEMORY = ("step", "call", "fiber")
 """What ends with the process while it runs: it is begun again as another attempt."""
 AT_ONCE = 20
 """Rows that one statement writes."""
+KEPT_FREE, LEAST_FREE = 8, 32 * 1024
+"""Records leave an eighth of the database's limit to the agent, and at least so many bytes."""
+SHORTEST_WAIT = 0.001
+"""Seconds that a request waits and that are recorded."""
 SWEPT_AFTER = 64
 """How much work ends between two deletions of old records."""
+
+
+Name = tuple[str, str, str]
+"""What is attempted: its work, kind and key."""
 
 
 class SpanRow(NamedTuple):
@@ -46,7 +58,7 @@ class SpanRow(NamedTuple):
     first_at: float | None = None
     ended_at: float | None = None
     status: str = "running"
-    facts: str = "{}"
+    facts: Mapping[str, Any] = {}
 
     @property
     def is_open(self) -> bool:
@@ -71,12 +83,18 @@ class Spans:
         """The open spans by number; `None`: they were not read."""
         self._changed: dict[int, SpanRow] = {}
         """Rows that are not written yet."""
-        self._attempts: dict[tuple[str, str, str], int] = {}
-        """The number of attempts of what is tried again, by work, kind and key, for the work that is open."""
+        self._attempts: dict[Name, int] = {}
+        """The number of attempts of what may be tried again, for the work that is open."""
+        self._names: dict[int, Name] = {}
+        """What the open spans are attempts at."""
+        self._numbers: dict[Name, int] = {}
+        """The last open span of each."""
         self._last = 0
         self._incarnation = 1
         self._is_noted = False
         """Whether the incarnation has its row."""
+        self._is_full = False
+        """Whether the log has that records are left out."""
         self._ended_works = SWEPT_AFTER - 1
         """How much work has ended since old records were deleted."""
         self.after_sweep: list[Callable[[], None]] = []
@@ -102,10 +120,14 @@ class Spans:
             return 0
         opened = self._read()
         parent = self._parent(opened, kind, work)
-        attempt = self._next_attempt(work, kind, key or name) if attempt is None else attempt
+        named = (work, kind, key or name)
+        attempt = self._next_attempt(named) if attempt is None else attempt
         self._last += 1
         if key:
             facts["key"] = key
+        if tracing.tracer is not None:
+            facts["trace"] = tracing.text()
+        self._names[self._last] = named
         row = SpanRow(
             self._last,
             parent,
@@ -116,10 +138,17 @@ class Spans:
             attempt,
             self._incarnation,
             self._actor.host.clock.now(),
-            facts=_json(facts),
+            facts=_known(facts),
         )
         self._put(row)
         return row.number
+
+    def asked(self, number: int) -> None:
+        """Record how long a request has waited for its turn at the provider, if that is a millisecond or more."""
+        if number and (row := self._read().get(number)) is not None:
+            waited = self._actor.host.clock.now() - row.began_at
+            if waited >= SHORTEST_WAIT:
+                self.change(number, waited=round(waited, 3))
 
     def first_chunk(self, number: int) -> None:
         """Record that the first chunk of a response has arrived."""
@@ -129,52 +158,73 @@ class Spans:
     def change(self, number: int, *, status: str | None = None, **facts: Any) -> None:
         """Record a change of what is open."""
         if number and (row := self._read().get(number)) is not None:
-            self._put(row._replace(status=status or row.status, facts=_with(row.facts, facts)))
+            self._put(row._replace(status=status or row.status, facts={**row.facts, **_known(facts)}))
 
     def end(self, number: int, status: str, **facts: Any) -> None:
         """Record how something ended, unless that is recorded already."""
         if number and (row := self._read().get(number)) is not None:
             now = self._actor.host.clock.now()
-            self._put(row._replace(status=status, ended_at=now, facts=_with(row.facts, facts)))
+            self._put(row._replace(status=status, ended_at=now, facts={**row.facts, **_known(facts)}))
 
     def open(self, work: str, kind: str | None = None) -> list[SpanRow]:
         """Return the open spans of a piece of work, or those of one kind."""
         if not self.are_kept:
             return []
-        return [row for row in self._read().values() if row.work == work and kind in (None, row.kind)]
+        opened = self._read()
+        return [row for row in opened.values() if row.work == work and kind in (None, row.kind)] if opened else []
+
+    def find(self, work: str, kind: str, key: str) -> SpanRow | None:
+        """Return the open span with this key, if there is one."""
+        if not self.are_kept:
+            return None
+        opened = self._read()
+        number = self._numbers.get((work, kind, key))
+        return None if number is None else opened.get(number)
+
+    def attempts(self, work: str, kind: str, key: str) -> int:
+        """Return how often something was attempted, though the work that it is part of may be over."""
+        self._read()
+        rows = self._rows("WHERE work = ? AND kind = ?", work, kind) if self._database.has(SPANS) else []
+        found = [row for row in (*rows, *self._changed.values()) if _name_of(row) == (work, kind, key)]
+        return max((row.attempt for row in found), default=0)
 
     def is_from_before(self, row: SpanRow) -> bool:
         """Return whether a span began in an earlier incarnation."""
         return row.incarnation < self._incarnation
 
-    @staticmethod
-    def key_of(row: SpanRow) -> str:
-        """Return what its attempts have in common."""
-        return msgspec.json.decode(row.facts).get("key", row.name)
-
-    def reopen(self, work: str, kind: str) -> int | None:
+    def reopen(self, work: str, kind: str, key: str | None = None) -> int | None:
         """Continue the last span of this kind, though it had ended; return its number, or `None` if there is none."""
         if not self.are_kept or not self._database.has(SPANS):
             return None
-        opened = self._read()
+        self._read()
         self.write()
-        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC LIMIT 1", work, kind)
-        if not rows:
+        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC", work, kind)
+        found = next((row for row in rows if key in (None, _name_of(row)[2])), None)
+        if found is None:
             return None
-        row = rows[0]._replace(status="running", ended_at=None)
-        opened[row.number] = row
-        self._put(row)
-        return row.number
+        self._names[found.number] = _name_of(found)
+        self._count_attempts(work)
+        self._put(found._replace(status="running", ended_at=None))
+        return found.number
 
     def _parent(self, opened: dict[int, SpanRow], kind: str, work: str) -> int | None:
-        """Return the open span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
+        """Return the span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
         if kind in ("turn", "fiber", "call"):
             return None
-        return next((row.number for row in opened.values() if row.work == work and row.parent is None), None)
+        found = next((row.number for row in opened.values() if row.work == work and row.parent is None), None)
+        return self._ended_turn(work) if found is None and kind == "step" else found
 
-    def _next_attempt(self, work: str, kind: str, key: str) -> int:
-        name = (work, kind, key)
+    def _ended_turn(self, work: str) -> int | None:
+        """Return the span of a turn that has ended: the conversation is compacted after it."""
+        self.write()
+        if not self._database.has(SPANS):
+            return None
+        rows = self._rows("WHERE work = ? AND kind = 'turn' ORDER BY number DESC LIMIT 1", work)
+        return rows[0].number if rows else None
+
+    def _next_attempt(self, name: Name) -> int:
         self._attempts[name] = attempt = self._attempts.get(name, 0) + 1
+        self._database.on_undo(lambda: self._attempts.update({name: attempt - 1} if attempt > 1 else {}))
         return attempt
 
     def _read(self) -> dict[int, SpanRow]:
@@ -186,6 +236,8 @@ class Spans:
             return self._open
         rows = self._rows(f"WHERE {IS_OPEN} ORDER BY number")
         self._open = {row.number: row for row in rows}
+        self._names = {row.number: _name_of(row) for row in rows}
+        self._numbers = {name: number for number, name in self._names.items()}
         self._last = self._maximum("sapwood_spans")
         self._incarnation = self._maximum("sapwood_incarnations") + 1
         for work in {row.work for row in rows}:
@@ -196,8 +248,9 @@ class Spans:
         return self._open
 
     def _count_attempts(self, work: str) -> None:
-        for row in self._rows("WHERE work = ?", work):
-            name = (work, row.kind, self.key_of(row))
+        """Read how often was attempted what may be attempted again. A tool call that has returned is not one of it."""
+        for row in self._rows("WHERE work = ? AND NOT (kind = 'tool' AND status = 'completed')", work):
+            name = _name_of(row)
             self._attempts[name] = max(row.attempt, self._attempts.get(name, 0))
 
     def _maximum(self, table: str) -> int:
@@ -206,40 +259,101 @@ class Spans:
 
     def _rows(self, where: str, *arguments: Any) -> list[SpanRow]:
         rows = self._database.execute(f"SELECT {COLUMNS} FROM sapwood_spans {where}", *arguments)  # noqa: S608 - ours
-        return [SpanRow(*row) for row in rows]
+        return [SpanRow(*row)._replace(facts=facts_of(row[-1])) for row in rows]
 
     def _put(self, row: SpanRow) -> None:
-        opened = self._read()
+        if self._actor.dropped is not None:
+            return  # nothing of it is written any more
+        opened, number = self._read(), row.number
+        self._database.on_undo(functools.partial(self._restore, number, opened.get(number), self._changed.get(number)))
         if row.is_open:
-            opened[row.number] = row
+            opened[number] = row
+            self._numbers[self._names[number]] = number
         else:
-            opened.pop(row.number, None)
-            if row.parent is None:
-                self._ended_works += 1
-                self._attempts = {name: count for name, count in self._attempts.items() if name[0] != row.work}
-        self._changed[row.number] = row
+            self._close(opened, row)
+        self._changed[number] = row
         self._actor.home.slices.join_next_commit(self._database, f"spans {self._actor.stem}", self.write)
+
+    def _close(self, opened: dict[int, SpanRow], row: SpanRow) -> None:
+        """A span is over: it is not needed in memory any more."""
+        name = self._forget(opened, row.number)
+        if row.parent is None:
+            self._ended_works += 1
+            self._attempts = {name: count for name, count in self._attempts.items() if name[0] != row.work}
+        elif name is not None and row.kind == "tool" and row.status == "completed":
+            self._attempts.pop(name, None)
+
+    def _forget(self, opened: dict[int, SpanRow], number: int) -> Name | None:
+        opened.pop(number, None)
+        name = self._names.pop(number, None)
+        if name is not None and self._numbers.get(name) == number:
+            del self._numbers[name]
+        return name
+
+    def _restore(self, number: int, row: SpanRow | None, changed: SpanRow | None) -> None:
+        """Take back a change of one span: what it records was undone."""
+        opened = self._read()
+        if row is None:
+            gone = opened.get(number)
+            if gone is not None:
+                self._close(opened, gone)
+        else:
+            opened[number] = row
+            self._names[number] = name = _name_of(row)
+            self._numbers[name] = number
+        if changed is None:
+            self._changed.pop(number, None)
+        else:
+            self._changed[number] = changed
 
     def write(self) -> None:
         """Write what has changed, in this slice."""
-        rows, self._changed = list(self._changed.values()), {}
-        if not rows or self._actor.dropped is not None:
+        changed, self._changed = self._changed, {}
+        if not changed or self._actor.dropped is not None:
             return
+        rows = [(*row[:-1], msgspec.json.encode(row.facts).decode()) for row in changed.values()]
+        if self.have_room(sum(len(facts) for *_, facts in rows)):
+            self._insert(changed, rows)
+        if self._ended_works >= SWEPT_AFTER and self._database.has(SPANS):
+            self._ended_works = 0
+            self._sweep()
+
+    def have_room(self, size: int) -> bool:
+        """Return whether so many bytes more may be recorded: records never fill a database so that its agent fails."""
+        limit = self._database.max_bytes
+        if self._database.has_room(size, limit - max(limit // KEPT_FREE, LEAST_FREE)):
+            return True
+        if not self._is_full:
+            self._is_full = True
+            log.warning(
+                "records left out, the database is nearly full address=%s database_bytes=%d",
+                self._actor.address,
+                limit,
+                extra={"address": str(self._actor.address)},
+            )
+        return False
+
+    def _insert(self, changed: dict[int, SpanRow], rows: list[tuple[Any, ...]]) -> None:
+        was_noted = self._is_noted
+        self._database.on_undo(lambda: self._unwritten(changed, was_noted=was_noted))
         self._database.ensure(SPANS)
         if not self._is_noted:
             self._is_noted = True
             self._database.execute(
                 "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
                 self._incarnation,
-                rows[0].began_at,
+                next(iter(changed.values())).began_at,
                 _version(),
             )
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
-        if self._ended_works >= SWEPT_AFTER:
-            self._ended_works = 0
-            self._sweep()
+
+    def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
+        """What was written is undone: write it with the next commit."""
+        self._is_noted = was_noted
+        self._changed = changed | self._changed
+        self._actor.home.slices.join_next_commit(self._database, f"spans {self._actor.stem}", self.write)
 
     def _sweep(self) -> None:
         """Delete the records of work that ended too long ago, or before too much other work."""
@@ -264,10 +378,20 @@ class Spans:
             self._delete("kind = 'turn'")
 
     def _delete(self, which: str, *arguments: Any) -> None:
-        works = f"SELECT work FROM sapwood_spans WHERE parent IS NULL AND NOT {IS_OPEN} AND ({which})"  # noqa: S608 - ours
+        works = (
+            f"SELECT work FROM sapwood_spans WHERE parent IS NULL AND NOT {IS_OPEN} AND ({which})"  # noqa: S608 - ours
+            f" AND work NOT IN (SELECT work FROM sapwood_spans WHERE {IS_OPEN} AND parent IS NULL)"
+        )
         gone = self._database.execute(
-            f"DELETE FROM sapwood_spans WHERE work IN ({works}) AND NOT {IS_OPEN} RETURNING 1",  # noqa: S608 - ours
+            f"DELETE FROM sapwood_spans WHERE work IN ({works}) RETURNING number",  # noqa: S608 - ours
             *arguments,
+        )
+        for (number,) in gone:
+            self._forget(self._read(), number)  # a run that outlives the records of its work has none when it ends
+        self._database.execute(
+            "DELETE FROM sapwood_incarnations WHERE number < (SELECT max(number) FROM sapwood_incarnations)"
+            " AND number < (SELECT ifnull(min(incarnation), ?) FROM sapwood_spans)",
+            self._incarnation,
         )
         if gone:
             for step in self.after_sweep:
@@ -288,13 +412,20 @@ def _version() -> str:
     return version("sapwood")
 
 
-def _with(facts: str, more: dict[str, Any]) -> str:
-    known = {name: value for name, value in more.items() if value is not None}
-    return _json(msgspec.json.decode(facts) | known) if known else facts
+def facts_of(text: str) -> dict[str, Any]:
+    """Return the facts of a stored span; those of a damaged row are left out."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return {}
 
 
-def _json(facts: dict[str, Any]) -> str:
-    return msgspec.json.encode({name: value for name, value in facts.items() if value is not None}).decode()
+def _name_of(row: SpanRow) -> Name:
+    return row.work, row.kind, str(row.facts.get("key", row.name))
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def check_record_retention(name: str, value: object) -> None:
@@ -305,6 +436,8 @@ def check_record_retention(name: str, value: object) -> None:
         raise UsageError(f"{name}.record_retention must be Retention(…) or None, got a {type(value).__name__}.")
     if value.bytes is not None or value.last:
         raise UsageError(f"{name}.record_retention supports `age` and `count` only.")
+    if value.count == 0:
+        raise UsageError(f"{name}.record_retention has count=0. Set it to `None` to write no records.")
 
 
 def code_of(error: BaseException) -> str:

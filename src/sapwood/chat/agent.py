@@ -12,19 +12,22 @@ from typing_extensions import TypeVar
 from sapwood.agent import Agent
 from sapwood.chat.chat_conversation import ChatConversation
 from sapwood.chat.chat_hooks import ChatHooks
-from sapwood.chat.chat_turns import ChatTurns, messages_of
+from sapwood.chat.chat_turns import ChatTurns
 from sapwood.chat.models.model_check import check_class
+from sapwood.chat.models.user_ledger import TurnUsage
 from sapwood.chat.store.chunks import Chunk
 from sapwood.chat.store.outputs import Output, declare
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.tools.tools import check_approvers, check_tools
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import POLICIES, Intake
+from sapwood.chat.turn.limit_waits import LimitWaits
+from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.namespace import Namespace
-from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runnable import O_co
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
+    | {"capabilities", "page_messages", "page_bytes"}
 )
 SHOWN = frozenset({"send"})
 
@@ -66,6 +70,8 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     """The system instructions for the model."""
     tools: ClassVar[Sequence[Any]] = ()
     """Functions and toolsets that the model may use, in addition to the methods marked with `@tool`."""
+    capabilities: ClassVar[Sequence[Any]] = ()
+    """Capabilities of Pydantic AI, in addition to those of `loop`. Run-level hooks mean a turn."""
     output_type: OutputSpec[O] = cast(Any, str)
     """How the model produces the output, where its type in the brackets is not enough: a function, or several types."""
     max_steps: ClassVar[int] = 20
@@ -75,7 +81,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     loop: ClassVar[PydanticAgent[Any, Any] | None] = None
     """Your own `pydantic_ai.Agent`. It replaces the one that sapwood creates from the settings above."""
     compact_above: ClassVar[int | None] = None
-    """Approximate number of tokens above which old messages are summarised for the model. `None` means never."""
+    """Approximate number of tokens above which old messages are shortened for the model. `None` means never."""
     max_retries: ClassVar[int] = 3
     """Maximum number of consecutive retries when the model returns an invalid answer."""
     stall_timeout: ClassVar[float | None] = 600.0
@@ -83,6 +89,10 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     to `respond` only if a class sets it."""
     max_messages: ClassVar[int | None] = None
     """Maximum number of stored messages. The oldest are deleted first, for the model too. `None` means no limit."""
+    page_messages: ClassVar[int] = 100
+    """Maximum number of messages that a client receives at once: the newest when it connects, older ones on request."""
+    page_bytes: ClassVar[int] = 1_000_000
+    """Maximum size of these messages together. The last message of the user and its answer are always sent."""
     debounce: ClassVar[float] = 1.0
     """Seconds without a new message after which a turn starts, if `concurrency` is `debounce`."""
     concurrency: ClassVar[str] = "queue"
@@ -177,12 +187,24 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
         """
         talk = self._actor.of(Conversation)
         talk.check_may_wait()
-        row = self._actor.of(Intake).ask(messages_of(message, self._actor.host.random), user=user_of_code())
+        row = await self._actor.of(Intake).receive(message)
         return await talk.over(row.number)
 
     async def _sapwood_drive_turn(self, number: int) -> None:
         """Drive a turn to its end; the framework's own."""
         await self._actor.of(Conversation).driver.drive(number)
+
+    async def _sapwood_leave_limit(self, turn: str) -> None:
+        """Note that a turn no longer waits for a limit; the framework's own."""
+        await self._actor.of(LimitWaits).leave(turn)
+
+    async def _sapwood_settle_user(self, settlement: tuple[str, TurnUsage]) -> None:
+        """Settle with the ledger of a user; the framework's own."""
+        await self._actor.of(UserReservations).deliver(*settlement)
+
+    async def _sapwood_compact(self, number: int) -> None:
+        """Compact the conversation after a turn; the framework's own."""
+        await self._actor.of(Compaction).after_turn(number)
 
     async def _sapwood_begin_turn(self) -> None:
         """Let the next turn begin; the framework's own."""

@@ -29,6 +29,17 @@ class ChatConversation:
         """Return the messages that contain these words, best match first."""
         return self._actor.of(ConversationRecord).transcript.search(words, limit)
 
+    async def pin(self, message_id: str) -> bool:
+        """Keep a message for the model as it is: no summary replaces it, and its tool results are not cleared.
+
+        Returns `False` if the model does not see the message, because it does not exist or was summarised before.
+        """
+        return self._actor.of(ConversationRecord).transcript.pin(message_id)
+
+    async def unpin(self, message_id: str) -> bool:
+        """Let a summary replace a pinned message. Returns `False` if it is not pinned."""
+        return self._actor.of(ConversationRecord).transcript.unpin(message_id)
+
     async def export(self) -> dict[str, Any]:
         """Return the whole conversation: the messages as clients and as the model see them, and every turn."""
         return self._actor.of(ConversationRecord).export()

@@ -13,9 +13,7 @@ from sapwood.chat.turn.intake import Intake
 from sapwood.chat.turn.tool_answers import Answers
 from sapwood.errors import Refused
 from sapwood.kernel.actors.actor import Actor
-from sapwood.randomness import Random, new_id
 from sapwood.runs.execution.contract import CANCELLED
-from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runnable import O_co
 
 
@@ -31,7 +29,7 @@ class ChatTurns(Generic[O_co]):
 
         `message` is a text, or messages in the format of the AI SDK.
         """
-        row = self._actor.of(Intake).ask(messages_of(message, self._actor.host.random), id=id, user=user_of_code())
+        row = await self._actor.of(Intake).receive(message, id=id)
         return self._actor.of(ConversationRecord).turn(row)
 
     def current(self) -> Turn[O_co] | None:
@@ -63,10 +61,3 @@ class ChatTurns(Generic[O_co]):
         """Let the model continue its last answer, and wait for it."""
         self._conversation.check_may_wait()
         return await self._conversation.over(self._actor.of(Answers).continue_last().number)
-
-
-def messages_of(message: str | Sequence[UIMessage], random: Random) -> Sequence[UIMessage]:
-    """Return a text as a message of the user."""
-    if not isinstance(message, str):
-        return message
-    return [{"id": f"msg-{new_id(random)}", "role": "user", "parts": [{"type": "text", "text": message}]}]

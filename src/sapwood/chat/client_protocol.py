@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
+from sapwood.capabilities.connections import HearsFiles
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.user_messages import check_attached, has_files
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.message_uploads import MessageUploads, UploadCancelled
 from sapwood.chat.turn.replay import Replay
 from sapwood.chat.turn.tool_answers import Answers, answers_in
-from sapwood.errors import InvalidArguments, Refused
+from sapwood.errors import InvalidArguments, OverLimit, Refused, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
+from sapwood.kernel.aio import to_the_end
+from sapwood.randomness import new_id
 from sapwood.runs.execution.access_gates import refused_to_watch
 from sapwood.runs.execution.contract import bounded_reason
 from sapwood.runs.questions.permission import Permission
@@ -24,6 +29,11 @@ from sapwood.runs.tables.question import author_of_client, id_of
 from sapwood.wire import chat as wire
 from sapwood.wire import frames
 from sapwood.wire import runs as run_wire
+from sapwood.wire.inline_files import FrameText, take_files
+
+REGENERATE = "regenerate-message"
+"""The `trigger` of a request that asks the last question again."""
+NO_MESSAGES = 'The body has no `messages`. Send {"messages":[{"role":"user","parts":[{"type":"text","text":"…"}]}]}.'
 
 
 class Init(msgspec.Struct):
@@ -33,7 +43,7 @@ class Init(msgspec.Struct):
     body: str = ""
 
 
-class ClientProtocol:
+class ClientProtocol(HearsFiles):
     """Hears the clients of one chat agent."""
 
     def __init__(self, actor: Actor) -> None:
@@ -42,13 +52,14 @@ class ClientProtocol:
         self._record = actor.of(ConversationRecord)
         self._answers = actor.of(Answers)
         self._resuming = actor.of(Replay)
+        self._uploads = actor.of(MessageUploads)
 
     def greet(self, socket: Socket) -> None:
         """Tell a new client what streams, or how the conversation stands."""
         record = self._record
         self._resuming.resume(socket, asked=False)
         if record.stream.active is None and record.turns.running() is None:
-            record.stream.tell_one(socket, wire.messages(record.text(), connect=True))
+            record.stream.tell_one(socket, wire.messages(record.page(), connect=True))
             record.stream.knows(socket)
 
     def hear(self, socket: Socket, data: str) -> Any:
@@ -56,21 +67,28 @@ class ClientProtocol:
         frame = wire.read(data)
         if frame is None or (frame.path is not None and frame.type in (wire.TOOL_RESULT, wire.TOOL_APPROVAL)):
             return None
-        return lambda: self._heard(socket, frame)
+        return lambda: self._heard(socket, frame, {})
 
-    async def _heard(self, socket: Socket, frame: wire.ChatFrame) -> None:
+    def hear_files(self, socket: Socket, data: FrameText) -> Any:
+        """Return a function that deals with a message and its files; None if it starts no turn."""
+        frame = wire.read(str(data))  # JSON is only read from plain strings
+        return (lambda: self._heard(socket, frame, data.files)) if frame and frame.type == wire.REQUEST else None
+
+    async def _heard(self, socket: Socket, frame: wire.ChatFrame, attached: Mapping[str, bytes]) -> None:
         if socket.is_watch_only and frame.type not in (wire.RESUME, wire.RESUME_ACK):
             self._refuse(socket, frame, WATCH_ONLY)
         elif frame.type == wire.REQUEST:
-            self._asked(socket, frame)
+            await self._asked(socket, frame, attached)
         elif frame.type == wire.RESUME:
             self._resuming.resume(socket, frame.probe)
         elif frame.type == wire.RESUME_ACK:
             self._resuming.take(socket, str(frame.id))
         elif frame.type == wire.CANCEL:
-            if not self._conversation.cancel(str(frame.id), bounded_reason(frame.reason)):
+            reason = bounded_reason(frame.reason)
+            if not self._uploads.cancel(str(frame.id)) and not self._conversation.cancel(str(frame.id), reason):
                 self._resuming.tell_ended(socket, str(frame.id))
         elif frame.type == wire.CLEAR:
+            self._uploads.cancel()
             self._conversation.clear(socket)
         elif frame.type == wire.TOOL_RESULT or frame.type == wire.TOOL_APPROVAL:
             await self._answered(socket, frame)
@@ -104,35 +122,57 @@ class ClientProtocol:
             stream.tell_one(socket, wire.done(str(frame.id), "failed", body=why, error=True))
         else:
             stream.tell_one(socket, run_wire.questions((), self._answers.questions(), refused=(str(frame.call), why)))
-            stream.tell_one(socket, wire.messages(self._record.text()))
+            stream.tell_one(socket, wire.messages(self._record.page()))
 
-    def _asked(self, socket: Socket, frame: wire.ChatFrame) -> None:
+    async def _asked(self, socket: Socket, frame: wire.ChatFrame, attached: Mapping[str, bytes]) -> None:
         if not isinstance(frame.id, str):
             return  # no answer could name it
+        told_again = False
         try:
             init = msgspec.convert(frame.init, Init)
             if init.method != "POST":
                 return
-            self._accept(_read(init.body), frame.id, socket, socket.user)
+            body = _read(init.body)
+            # A client that asks again shows the answer no more. If it is refused, it receives the conversation.
+            told_again = body.get("trigger") == REGENERATE
+            await self._accept(body, frame.id, socket, socket.user, attached)
+        except UploadCancelled:
+            self._record.stream.tell_one(socket, wire.done(frame.id, "cancelled"))
         except msgspec.ValidationError as error:
             told = f"The request is invalid: {error}"
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=told, error=True))
-        except Refused as error:
+        except (Refused, OverLimit, Unavailable) as error:
+            if self._actor.dropped is not None:
+                raise
+            if told_again:
+                self._record.stream.tell_one(socket, wire.messages(self._record.page()))
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))
 
-    def _accept(self, body: dict[str, Any], id: str | None, sender: Socket | None, user: Any) -> TurnRow:
+    async def _accept(
+        self, body: dict[str, Any], id: str | None, sender: Socket | None, user: Any, attached: Mapping[str, bytes]
+    ) -> TurnRow:
         """Have something answered that came as the AI SDK sends it."""
-        said: Any = body.pop("messages", None) or []
-        regenerate = body.pop("trigger", "") == "regenerate-message"
+        said: Any = body.pop("messages", None)
+        regenerate = body.pop("trigger", "") == REGENERATE
         client_tools = body.pop("clientTools", None)
+        if said is None or said == []:
+            if not regenerate:
+                raise InvalidArguments(NO_MESSAGES)
+            said = []
         if not isinstance(said, list):
             raise InvalidArguments("`messages` must be an array.")
         if not _are_tools(client_tools):
             raise InvalidArguments(
                 "`clientTools` must be an array of objects with `name`, `description` and `parameters`."
             )
-        return self._actor.of(Intake).ask(
-            cast("list[Any]", said),
+        messages = cast("list[Any]", said)
+        is_inline = has_files(messages)
+        if attached:
+            check_attached(messages, body, attached, self._record.transcript.known)
+        if is_inline or self._uploads.is_busy:
+            messages = await self._uploads.store(messages, attached, id)
+        row = self._actor.of(Intake).ask(
+            messages,
             id=id,
             body=body,
             client_tools=client_tools,
@@ -140,6 +180,9 @@ class ClientProtocol:
             sender=sender,
             user=id_of(user),
         )
+        if is_inline and sender is not None:  # it would send the bytes again with its next message
+            self._record.stream.tell_one(sender, wire.messages(self._record.page()))
+        return row
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
@@ -156,7 +199,9 @@ class ClientProtocol:
 
             if (refused := await refused_to_watch(self._actor, request)) is not None:
                 return refused
-            return Response(self._record.text(), media_type="application/json")
+            asked = request.query_params
+            page = self._record.page_before(asked.get("before"), asked.get("limit"))
+            return Response(page, media_type="application/json")
         if request.method == "POST" and last == "chat":
             return await self._answer(request)
         return None
@@ -165,7 +210,12 @@ class ClientProtocol:
         """Answer what was posted with the AI SDK's stream of server-sent events, for clients without a socket."""
         from starlette.responses import StreamingResponse
 
-        body = _read(await request.body())
+        text, attached = await request.body(), dict[str, bytes]()
+        if len(text) > self._actor.host.settings.frame_bytes:
+            token = new_id(self._actor.host.random)
+            frame = await to_the_end(lambda: take_files(text.decode(errors="replace"), token))
+            text, attached = frame.encode(), frame.files
+        body = _read(text)
         request._body = b""  # the stream may last for hours, and needs it no more
         said: Any = body.get("messages")
         row = None
@@ -174,7 +224,7 @@ class ClientProtocol:
             if row is not None:
                 await self._take_answers(request.scope.get("user"), said[-1])
                 row = self._record.row(row.number)
-        row = row or self._accept(body, None, None, request.scope.get("user"))
+        row = row or await self._accept(body, None, None, request.scope.get("user"), attached)
         return StreamingResponse(
             _events(self._conversation.listen(row)),
             media_type="text/event-stream",

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sapwood.errors import UsageError
 from sapwood.periods import Per, combined
-from sapwood.settings import Limits, Settings
+from sapwood.settings import Limits, Settings, check_setting
 
 PREFIX = "SAPWOOD_"
 OTHERS = ("HOST", "LOG", "MONITOR", "PORT", "URL")
@@ -33,7 +33,7 @@ def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
             continue
         name = variable.removeprefix(PREFIX)
         if name in known:
-            found[name.lower()] = _read(variable, text, known[name])
+            found[name.lower()] = _read(variable, text, known[name], name.lower())
         elif name in limits:
             tightened[limits[name].name] = _read(variable, text, str(limits[name].type))
         elif name not in OTHERS and (near := difflib.get_close_matches(name, [*known, *limits, *OTHERS], 1, 0.8)):
@@ -44,10 +44,13 @@ def changes(environment: Mapping[str, str], base: Settings) -> dict[str, Any]:
     return found
 
 
-def _read(variable: str, text: str, kind: str) -> Any:
+def _read(variable: str, text: str, kind: str, setting: str = "") -> Any:
     read, what = READERS.get(kind, (str, "a string"))
     try:
-        return read(text.strip())
+        value = read(text.strip())
+        if setting:
+            check_setting(setting, kind, value)
+        return value
     except ValueError:
         raise UsageError(f"{variable} must be {what}, got {text!r}.") from None
     except UsageError as error:
@@ -77,9 +80,11 @@ def _budget(read: Callable[[str], float]) -> Callable[[str], Any]:
     """Return what reads `1000`, `50/month@Europe/Berlin`, or several of these."""
 
     def part(text: str) -> float | Per:
-        amount, _, calendar = text.partition("/")
-        period, _, zone = calendar.partition("@")
-        return Per(cast("Any", period), read(amount), zone=zone or "UTC") if period else read(amount)
+        amount, has_period, calendar = text.partition("/")
+        if not has_period:
+            return read(amount)
+        period, has_zone, zone = calendar.partition("@")
+        return Per(cast("Any", period), read(amount), zone=zone if has_zone else "UTC")
 
     def budget(text: str) -> Any:
         if not (parts := _parts(text)):

@@ -9,17 +9,22 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from sapwood.cli import remote
 from sapwood.cli.parameters import Agent, AsJson, Data
-from sapwood.cli.terminal import say
+from sapwood.cli.terminal import Text, say
 from sapwood.errors import UsageError
 from sapwood.web.admin import Admin
 
 NANO = 1_000_000_000
+NAME = "name"
+"""The column that is folded if a terminal is narrow. All others can be copied from one line."""
+NARROWEST_NAME = 8
+WIDEST = 10_000
+"""Columns of a table, so that the width of the terminal does not cut it."""
 
 
 def explain(
@@ -27,7 +32,9 @@ def explain(
     turn: Annotated[str | None, Parameter(help="The id of a turn. Without it, the latest turns are listed.")] = None,
     /,
     *,
-    step: Annotated[int | None, Parameter(help="Print what the model was sent in this step, byte for byte.")] = None,
+    step: Annotated[
+        int | None, Parameter(help="Print what the model was sent in this step, byte for byte. 0: for summaries.")
+    ] = None,
     attempt: Annotated[int | None, Parameter(help="Which attempt of the step. Default: the last.")] = None,
     as_json: AsJson = False,
     data: Data = "sapwood-data",
@@ -49,7 +56,11 @@ def explain(
     elif step is not None:
         _print_request(answer["requests"], attempt)
     elif answer["spans"]:
-        Console(soft_wrap=True).print(_work(answer["spans"]) if turn is None else _timeline(answer["spans"]))
+        console = Console(soft_wrap=True)
+        shown = _work if turn is None else _timeline
+        for part in tables(*shown(answer["spans"]), width=console.width if console.is_terminal else None):
+            # Never narrower than what must not be shortened: a terminal wraps such lines.
+            Console(soft_wrap=True, width=WIDEST).print(part)
     else:
         say(f"{address} has no records: it has done nothing yet, or its class has `record_retention = None`.")
     if answer["more"]:
@@ -66,44 +77,72 @@ def _print_request(requests: list[dict[str, Any]], attempt: int | None) -> None:
         )
     last = found[-1]
     where = f"POST {last['url']}" if last["url"] else "as Pydantic AI passed it to the model"
-    print(f"attempt {last['attempt']}, {last['status']}, {where}", file=sys.stderr)
-    sys.stdout.write(last["body"])
-    sys.stdout.flush()
+    say(f"attempt {last['attempt']}, {last['status']}, {where}", file=sys.stderr)
     if sys.stdout.isatty():
-        print()
+        say(last["body"])  # a terminal would obey what users and models wrote
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(last["body"].encode())
+    sys.stdout.buffer.flush()
 
 
-def _work(spans: list[dict[str, Any]]) -> Table:
+def _work(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]]:
     """Return the latest turns, calls and fibers, the newest first."""
-    table = Table("began", "kind", "name", "turn", "status", "took")
+    rows: list[list[str] | str] = []
     for one in spans:
         facts = one["facts"]
         name = one["name"] if one["kind"] != "turn" else ""
-        cells = [_time(one["began_at"]), one["kind"], name, facts.get("turn", ""), one["status"], _took(one)]
-        table.add_row(*map(Text, cells))
-    return table
+        rows.append([_time(one["began_at"]), one["kind"], name, facts.get("turn", ""), one["status"], _took(one)])
+    return ["began", "kind", NAME, "turn", "status", "took"], rows
 
 
-def _timeline(spans: list[dict[str, Any]]) -> Table:
+def _timeline(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]]:
     """Return what happened in a turn, in order, with times since its beginning."""
-    table = Table("after", "what", "name", "status", "took", "first chunk", "tokens", "cost")
     began, incarnation = spans[0]["began_at"], spans[0]["incarnation"]
+    rows: list[list[str] | str] = []
     for one in spans:
         if one["incarnation"] != incarnation:
             incarnation = one["incarnation"]
-            table.add_row("", Text("the process ended, or the agent slept", "dim"), "", "", "", "", "", "")
+            rows.append("the process ended, or the agent slept")
         first = one["first_at"]
-        cells = [
-            f"{one['began_at'] - began:.3f} s",
-            " ".join(_what(one)),
-            one["name"],
-            one["status"],
-            _took(one),
-            "" if first is None else f"{first - one['began_at']:.3f} s",
-            _tokens(one["facts"]),
-            _cost(one["facts"]),
-        ]
-        table.add_row(*map(Text, cells))
+        rows.append(
+            [
+                f"{one['began_at'] - began:.3f} s",
+                " ".join(_what(one)),
+                one["name"],
+                one["status"],
+                _took(one),
+                "" if first is None else f"{first - one['began_at']:.3f} s",
+                _tokens(one["facts"]),
+                _cost(one["facts"]),
+            ]
+        )
+    return ["after", "what", NAME, "status", "took", "first chunk", "tokens", "cost"], rows
+
+
+def tables(header: list[str], rows: list[list[str] | str], *, width: int | None) -> Iterator[Table | Text]:
+    """Yield rows as a table, cut where a row is a text. Only names are folded to fit a width; `None` means no limit."""
+    cells = [[Text(cell) for cell in row] for row in rows if not isinstance(row, str)]
+    widths = [max(map(cell_len, (title, *(row[at].plain for row in cells)))) for at, title in enumerate(header)]
+    name = header.index(NAME)
+    if width is not None:
+        others = sum(widths) - widths[name] + 3 * len(header) + 1
+        widths[name] = min(widths[name], max(NARROWEST_NAME, width - others))
+    table = _table(header, widths, name, show_header=True)
+    for row in rows:
+        if isinstance(row, str):
+            yield table
+            yield Text(row, "dim")
+            table = _table(header, widths, name, show_header=False)
+        else:
+            table.add_row(*map(Text, row))
+    yield table
+
+
+def _table(header: list[str], widths: list[int], name: int, *, show_header: bool) -> Table:
+    table = Table(show_header=show_header)
+    for at, (title, width) in enumerate(zip(header, widths, strict=True)):
+        table.add_column(title, width=width, no_wrap=at != name, overflow="fold")
     return table
 
 

@@ -42,6 +42,7 @@ from sapwood.timings import Timings
 from sapwood.web.admin_http import OperatorDoor
 from sapwood.web.asgi_types import ASGI
 from sapwood.web.connection_limits import ConnectionLimits
+from sapwood.web.frame_budget import FrameBudget
 from sapwood.web.http_connection import HttpConnection
 from sapwood.web.server import WebSockets
 
@@ -218,10 +219,11 @@ def _serve(
     except StorageUnavailable as error:
         log.error("server cannot start: %s", error)
         sys.exit(STARTUP_FAILURE)
+    budget = FrameBudget(app.settings.file_frames_bytes)
     config = uvicorn.Config(
         door,
         http=cast("type[asyncio.Protocol]", _http(app.settings, options.timings)),
-        ws=WebSockets,
+        ws=cast("type[asyncio.Protocol]", functools.partial(WebSockets, budget=budget)),
         ws_per_message_deflate=False,
         ws_ping_interval=PINGS,
         ws_ping_timeout=PINGS,

@@ -1,11 +1,15 @@
-"""Tasks that are certainly cancelled, and coroutines that run by hand to their first suspension."""
+"""Tasks that are certainly cancelled, threads that are waited for, and coroutines that run by hand."""
 
 from __future__ import annotations
 
 import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @types.coroutine
@@ -56,3 +60,17 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do something to files in a thread. A cancelled caller waits: no other task may use these files."""
+    done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        while not done.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({done})
+        if not done.cancelled():
+            done.exception()
+        raise

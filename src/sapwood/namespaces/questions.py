@@ -7,9 +7,10 @@ from typing import Any, TypeVar, overload
 
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
+from sapwood.roles import Roles
 from sapwood.runs.questions.asker import Asker
 from sapwood.runs.questions.questions import Questions, approval
-from sapwood.runs.tables.question import Answer, Question, Roles, author_of_code
+from sapwood.runs.tables.question import Answer, Question, author_of_code
 
 T = TypeVar("T")
 

@@ -19,9 +19,12 @@ from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.contract import RunBackend
 from sapwood.runs.execution.executor import FOLLOW, RunExecutor
+from sapwood.runs.execution.run_hooks import TurnCause
 from sapwood.runs.http.events_http import Watchers
+from sapwood.runs.http.file_transfers import FileTransfers
 from sapwood.runs.http.http_server import RunsFromOutside
 from sapwood.runs.http.method_list import ListedMethods
+from sapwood.runs.questions.limit_questions import EXTEND, LimitQuestions
 from sapwood.runs.questions.questions import Questions
 from sapwood.runs.tables.outputs import read_output
 from sapwood.runs.tables.own_questions import OWN_QUESTIONS, OwnQuestions
@@ -38,6 +41,7 @@ class DefaultHooks:
         Watchers,
         Questions,
         ListedMethods,
+        FileTransfers,
         RunsFromOutside,
     )
 
@@ -72,6 +76,8 @@ class DefaultHooks:
             self._actor.of(Outcomes).gave_up(arguments["run"], error)
         elif method == SERVE:
             self._actor.of(RunExecutor).ended(arguments["run"], "failed", error=error)
+        elif method == EXTEND:
+            self._actor.of(LimitQuestions).gave_up(arguments["limit"], error)
 
     def close_questions(self, work: WorkId) -> None:
         if self._actor.database.has(OWN_QUESTIONS) and self._actor.of(OwnQuestions).close(work):
@@ -85,6 +91,12 @@ class DefaultHooks:
 
     def state_changes(self) -> None:
         self._actor.of(ChildStates).changed()
+
+    def turn_cause(self, turn: str | None = None) -> TurnCause | None:
+        """Return `None`: the agent has no turns."""
+
+    async def limit_settled(self, turn: str) -> None:
+        """Do nothing: the agent has no turns."""
 
     def post_result(self, run: Run[Any]) -> None:
         """Do nothing: the agent has no conversation."""

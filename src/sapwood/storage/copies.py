@@ -23,7 +23,7 @@ CHUNK = 1024 * 1024
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """One file of a copy: its name, and how much of it."""
+    """One file of a copy: its path below the source, and how much of it."""
 
     name: str
     length: int | None = None
@@ -109,15 +109,17 @@ def _copy(order: Order) -> int:
     total = 0
     for part in order.parts:
         target = Path(order.target, part.name)
+        make_private_folder(target.parent)
         with open_private(target, "xb") as copy:
             for data in _chunks(Path(order.source, part.name), part.length):
                 copy.write(data)
             total += copy.tell()
             copy.flush()
             os.fsync(copy.fileno())
-    descriptor = os.open(order.target, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    for folder in {Path(order.target, part.name).parent for part in order.parts} | {Path(order.target)}:
+        descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
     return total
 
 

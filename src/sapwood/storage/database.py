@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import apsw
 
@@ -40,6 +40,7 @@ from sapwood.storage.marks import Mark, Marks, clear_log_after, generation_of, l
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.query_reader import QueryReader
 from sapwood.storage.rows import Rows, SqlValue
+from sapwood.storage.slice_owner import SliceOwner
 from sapwood.storage.sql_errors import DatabaseDamage, argument_error, damage, opening_error, refusal_of, sql_error
 from sapwood.storage.sql_permissions import is_reserved, no_look, no_use
 from sapwood.timings import DEFAULTS
@@ -58,45 +59,15 @@ USER_FLAGS = apsw.SQLITE_PREPARE_PERSISTENT
 OWN_FLAGS = 0
 
 
-class SliceOwner(Protocol):
-    """The owner of the slices that write to a database."""
-
-    def before_create(self, database: Database) -> None:
-        """Called before the file appears; may refuse by raising."""
-        ...
-
-    def before_write(self, database: Database, sql: str) -> None:
-        """Called before the first write after each commit; may refuse by raising."""
-        ...
-
-    def whose_slice(self) -> object:
-        """Return what tells the slices of two tasks apart."""
-        ...
-
-    def opened(self, database: Database) -> None:
-        """Called when the file was opened."""
-        ...
-
-    def lost(self, database: Database, error: BaseException) -> None:
-        """Called when the transaction was undone: by SQLite, by a refused write, or because the file is damaged."""
-        ...
-
-    def refused(self, error: StorageUnavailable) -> None:
-        """Called when the operating system refuses to write to a file, or to open it."""
-        ...
-
-    def damaged(self, database: Database, how: str) -> SapwoodError:
-        """Return the error to raise for a damaged file: it names the file and what the operator can do."""
-        ...
-
-
 class Database:
     """The database of one agent."""
 
     __slots__ = (
         "__weakref__",
         "_attempt",
+        "_attempt_start",
         "_beginning",
+        "_block_starts",
         "_broken_blocks",
         "_checkpoint_frames",
         "_connection",
@@ -112,6 +83,7 @@ class Database:
         "_now",
         "_owner",
         "_reader_frames",
+        "_reverts",
         "_savepoints",
         "_sql_timeout",
         "_stale",
@@ -139,7 +111,7 @@ class Database:
         self,
         path: Path,
         files: Files,
-        owner: SliceOwner,
+        owner: SliceOwner[Database],
         *,
         exists: bool,
         synced: bool,
@@ -203,6 +175,11 @@ class Database:
         self._in_block: object = None
         self._attempt = False
         """Whether what was written since `attempt` can still be undone."""
+        self._reverts: list[Callable[[], None]] = []
+        """What takes back in memory what is written now, if it is undone."""
+        self._block_starts: list[int] = []
+        """How many of them there were when each open block began."""
+        self._attempt_start = 0
         self._broken_blocks: set[object] = set()
 
     @property
@@ -559,6 +536,7 @@ class Database:
         """End the open transaction; what it wrote is now in the WAL."""
         assert self._connection is not None
         self.in_transaction = self._attempt = False
+        self._reverts.clear()
         try:
             self._connection.execute("COMMIT", prepare_flags=OWN_FLAGS)
         except apsw.Error as error:
@@ -602,6 +580,7 @@ class Database:
     def _all_undone(self) -> None:
         """What the transaction made, tables too, is gone again."""
         self._stale = True
+        self._reverts.clear()  # the agent restarts
         self.undone += 1
 
     def checkpoint_if_long(self) -> None:
@@ -689,6 +668,7 @@ class Database:
             self._begin("")
         self._savepoints += 1
         depth = self._savepoints
+        self._block_starts[depth - 1 :] = [len(self._reverts)]
         connection.execute(f"SAVEPOINT sapwood_{depth}", prepare_flags=OWN_FLAGS)
         me = self._in_block = self._owner.whose_slice()
         try:
@@ -709,7 +689,7 @@ class Database:
         if not self.in_transaction:
             self._begin("")
         connection.execute("SAVEPOINT sapwood_attempt", prepare_flags=OWN_FLAGS)
-        self._attempt = True
+        self._attempt, self._attempt_start = True, len(self._reverts)
 
     def keep(self) -> None:
         """Let what was written since `attempt` stay."""
@@ -728,7 +708,19 @@ class Database:
             self._connection.execute("ROLLBACK TO sapwood_attempt", prepare_flags=OWN_FLAGS)
             self._connection.execute("RELEASE sapwood_attempt", prepare_flags=OWN_FLAGS)
             self._read_versions(self._connection)
-            self.undone += 1
+            self._revert(self._attempt_start)
+
+    def on_undo(self, revert: Callable[[], None]) -> None:
+        """Call `revert` if the block or the attempt that is open is undone."""
+        if self._attempt or self._in_block is not None:
+            self._reverts.append(revert)
+
+    def _revert(self, start: int) -> None:
+        """What was written since `start` is undone: take it back in memory, the latest first."""
+        self.undone += 1
+        steps, self._reverts[start:] = self._reverts[start:], []
+        for step in reversed(steps):
+            step()
 
     def refuse_in_block(self, what: str) -> None:
         """Refuse what reaches beyond this database, and could not be undone with a block."""
@@ -760,7 +752,7 @@ class Database:
         self._connection.execute(f"ROLLBACK TO sapwood_{depth}", prepare_flags=OWN_FLAGS)
         self._connection.execute(f"RELEASE sapwood_{depth}", prepare_flags=OWN_FLAGS)
         self._read_versions(self._connection)  # tables made in the block are gone again
-        self.undone += 1
+        self._revert(self._block_starts[depth - 1])
 
     def _forget_blocks(self) -> None:
         self._in_block, self._savepoints = None, 0
@@ -779,6 +771,13 @@ class Database:
         """Return how much of the file holds data."""
         ((pages,),) = self.execute("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
         return pages * PAGE_SIZE
+
+    def has_room(self, size: int, limit: int) -> bool:
+        """Return whether so many bytes more fit below a limit. A small database needs no statement for that."""
+        with suppress(OSError):
+            if self.path.stat().st_size + wal_bytes(self.frames) + size <= limit // 2:
+                return True
+        return self.used_bytes() + size <= limit
 
     def has(self, schema: Schema) -> bool:
         """Return whether these tables exist; reading never creates them."""

@@ -36,8 +36,10 @@ LARGEST_COPY = 256 * 1024 * 1024
 class FileReader:
     """One agent's database, to be read."""
 
-    def __init__(self, connection: apsw.Connection, stem: str) -> None:
-        self.stem = stem
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self.path = path
+        """Its file."""
+        self.stem = path.stem
         """The name of its file, without the suffix."""
         self._connection = connection
         found = self.rows("SELECT owner, max(number) FROM sapwood_migrations GROUP BY owner")
@@ -121,7 +123,7 @@ def reading(path: Path, busy_timeout: float = 0.0) -> Generator[FileReader, None
             connection.set_busy_timeout(int(busy_timeout * 1000))
             if not has_checksums(connection):
                 raise StoredDataError(f"The database cannot be opened: {NO_CHECKSUMS}.")
-            found = FileReader(connection, path.stem)
+            found = FileReader(connection, path)
             if (how := _loss(path, connection, version)) is not None:
                 raise StoredDataError(f"The database is damaged: {how}.")
         except apsw.BusyError as error:

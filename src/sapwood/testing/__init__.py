@@ -12,6 +12,7 @@ async with running(app) as world:
 
 from typing import TYPE_CHECKING, Any
 
+from sapwood.errors import UsageError
 from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import POINTS, CrashPoints
 from sapwood.testing.recorded_model import recorded
@@ -38,7 +39,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "ScriptedModel":  # imported on first use, because it loads Pydantic AI
-        from sapwood.testing.scripted_model import ScriptedModel
+        try:
+            from sapwood.testing.scripted_model import ScriptedModel
+        except ImportError as error:
+            raise UsageError("ScriptedModel requires Pydantic AI. Run: pip install 'sapwood[chat]'.") from error
 
         return ScriptedModel
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 from unittest.mock import patch
 
 from sapwood.agent import Agent
@@ -69,6 +69,7 @@ class World:
             authenticate=self._given.authenticate,
             authorize=self._given.authorize,
             redact=self._given.redact,
+            user_limits=self._given.user_limits,
             pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,
@@ -254,6 +255,8 @@ async def running(
 def _replaced(models: Mapping[type[Any], Any]) -> Generator[None, None, None]:
     with ExitStack() as replaced:
         for cls, model in models.items():
+            if not isinstance(cast("object", cls), type):
+                raise UsageError(f"models: expected agent classes as keys, got {cls!r}. Write models={{Desk: model}}.")
             if not hasattr(cls, "get_model"):
                 raise UsageError(f"models: {cls.__name__} is not a chat agent, so it has no model.")
             replaced.enter_context(patch.object(cls, "get_model", _getter(model)))

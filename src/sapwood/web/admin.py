@@ -289,7 +289,8 @@ class Admin:
     async def explain(self, address: str, turn: str | None = None, step: int | None = None) -> dict[str, Any]:
         """Return the records of a turn, or the latest turns, calls and fibers. Wakes no agent.
 
-        With `step`, also what the model was sent in it, in each attempt.
+        With `step`, also what the model was sent in it, in each attempt. Step 0 is the summaries of the conversation
+        that were made in the turn.
         """
         tree, found, stem = await self._lookup.find(Address.parse(address))
         tree.slices.commit()
@@ -300,7 +301,7 @@ class Admin:
             raise NotFound(f"{found} has no record of a turn {turn!r}.", path=found.segments)
         told: dict[str, Any] = {"address": str(found), "spans": rows[:MOST_ROWS], "more": len(rows) > MOST_ROWS}
         if step is not None:
-            steps = [row for row in rows if row["kind"] == "step" and row["step"] == step]
+            steps = [row for row in rows if row["kind"] == "step" and row["step"] == (step or None)]
             if not steps:
                 raise NotFound(f"Turn {turn!r} of {found} has no record of a step {step}.", path=found.segments)
             told["requests"] = [

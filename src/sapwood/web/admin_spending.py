@@ -9,7 +9,7 @@ from heapq import nsmallest
 from typing import Any
 
 from sapwood.address import Address
-from sapwood.errors import SapwoodError
+from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.node.data_folder import roots_in
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
@@ -40,12 +40,14 @@ class AdminSpending:
         trees: list[tuple[Address, Spent]] = []
         sums: defaultdict[tuple[str, str], Spent] = defaultdict(Spent)
         unread: list[dict[str, str]] = []
-        for one in [Address.parse(address)] if address is not None else await self._roots():
+        for one in [Address.parse(address)] if address is not None else self._roots():
             try:
                 found, used = await self._used(one, by_class=by_class)
             except SapwoodError as error:
                 if address is not None:
                     raise
+                if isinstance(error, NotFound):
+                    continue  # it was destroyed
                 unread.append({"address": str(one), "error": str(error)})  # damaged: the others are shown
                 continue
             for key, spent in used.items():
@@ -60,10 +62,9 @@ class AdminSpending:
             "unread": unread,
         }
 
-    async def _roots(self) -> Iterable[Address]:
+    def _roots(self) -> Iterable[Address]:
         roots = {*roots_in(self._node.folder), *self._node.trees}
-        owned = sorted((root for root in roots if self._node.owns(root)), key=str)
-        return [root for root in owned if await self._node.loader.exists(root)]
+        return sorted((root for root in roots if self._node.owns(root)), key=str)
 
     async def _used(self, address: Address, *, by_class: bool) -> tuple[Address, Totals]:
         await asyncio.sleep(0)  # other agents have their turn

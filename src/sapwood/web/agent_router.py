@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,12 +20,16 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass, all_classes, resolve
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
+from sapwood.web.access_log import client_of
+from sapwood.web.auth import ApiKeys, JwtAuth
 from sapwood.web.rate_limit import MinuteLimit
 from sapwood.web.request_path import with_path
 from sapwood.web.sender import sender_key
 from sapwood.web.socket_sessions import Clients
 from sapwood.web.target import Refusal, UrlTarget, refusal
 from sapwood.wire import routing
+
+log = logging.getLogger(__name__)
 
 BELOW = "Sub-agent connection"
 
@@ -166,6 +171,8 @@ class AgentRouter:
             return request.scope.get("user")  # the app it is mounted in may know
         user = await _maybe(self._authenticate(request))
         if user is None:
+            if not isinstance(self._authenticate, JwtAuth | ApiKeys):  # they have logged why
+                log.debug("authentication failed client=%s: authenticate returned None", client_of(request.scope))
             raise refusal(401)
         return user
 

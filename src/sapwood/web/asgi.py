@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sapwood.web.asgi_types import DRAIN, Receive, Scope, Send
+from sapwood.web.asgi_types import DRAIN, FRAME_LIMIT, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from sapwood.kernel.marshal.agent_class import AgentClass
@@ -36,6 +38,7 @@ async def serve(
     """Serve one request or socket; with `place`, for that root, whatever its URL."""
     from starlette.responses import PlainTextResponse
 
+    from sapwood.web.access_log import log_refused_socket, log_request
     from sapwood.web.errors import close_code
     from sapwood.web.proxy import carry, follow
     from sapwood.web.response_headers import with_default_headers
@@ -43,12 +46,15 @@ async def serve(
     from sapwood.web.target import Refusal, UrlTarget, raw_path
     from sapwood.wire.routing import as_sent
 
-    is_http = scope["type"] == "http"
+    is_http, is_logged, began = scope["type"] == "http", True, time.monotonic()
     if is_http:
         send = with_default_headers(send, gateway.frame_ancestors)
     try:
-        if not is_http and (drains := scope.get("extensions", {}).get(DRAIN)) is not None:
-            drains()
+        if not is_http:
+            extensions = scope.get("extensions", {})
+            if (drains := extensions.get(DRAIN)) is not None:
+                drains()
+            send = _with_frame_limit(send, extensions.get(FRAME_LIMIT))
         found = (
             gateway.find(scope) if place is None else UrlTarget(place[0], place[1], as_sent(place[2], raw_path(scope)))
         )
@@ -63,13 +69,32 @@ async def serve(
                 return
             await (gateway.http if is_http else gateway.websocket)(found, scope, receive, send)
             return
-        response = (await gateway.about(scope) or await gateway.page(scope)) if is_http else None
+        response = await gateway.about(scope) if is_http else None
+        is_logged = response is None  # monitoring systems ask all the time
+        if is_http and response is None:
+            response = await gateway.page(scope)
     except Refusal as no:
         response = no.response
     if is_http:
-        await (response or PlainTextResponse("Not Found", 404))(scope, receive, send)
+        response = response or PlainTextResponse("Not Found", 404)
+        if is_logged:
+            log_request(scope, response.status_code, time.monotonic() - began)
+        await response(scope, receive, send)
     else:
         status = response.status_code if response is not None else 404
         await receive()
         await send({"type": "websocket.accept"})
+        log_refused_socket(scope, status)
         await send({"type": "websocket.close", "code": close_code(status), "reason": f"Connection rejected ({status})"})
+
+
+def _with_frame_limit(send: Send, set_limit: Callable[[int], None] | None) -> Send:
+    """Return a `send` that keeps messages about the limit of frames from servers, and tells ours."""
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] != FRAME_LIMIT:
+            await send(message)
+        elif set_limit is not None:
+            set_limit(message["bytes"])
+
+    return sent

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sapwood.errors import UsageError
+from sapwood.web.access_log import client_of
 from sapwood.web.origins import TRUSTED, is_from_own_page, is_safe
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+log = logging.getLogger(__name__)
+
+REASONS = {
+    "ExpiredSignatureError": "token expired",
+    "ImmatureSignatureError": "token not valid yet",
+    "InvalidSignatureError": "signature does not match the key",
+    "InvalidAlgorithmError": "token signed with another algorithm",
+    "InvalidAudienceError": "token for another audience",
+    "InvalidIssuerError": "token of another issuer",
+    "MissingRequiredClaimError": "token without a required claim: exp, sub, aud or iss",
+}
+"""What the log says about the exceptions of PyJWT."""
 LONGEST = 8192
 """Characters of a token; what is longer is not even looked at."""
 SHORTEST_SECRET = 32
@@ -72,8 +86,10 @@ class JwtAuth:
     def __call__(self, request: HTTPConnection) -> User | None:
         """Return the user of a request or a socket."""
         token = self._token(request)
-        if not token or len(token) > LONGEST:
-            return None
+        if not token:
+            return _refused(request, f"no token in {self._places()}")
+        if len(token) > LONGEST:
+            return _refused(request, f"token longer than {LONGEST} characters")
         try:
             claims = self._jwt.decode(
                 token,
@@ -84,10 +100,17 @@ class JwtAuth:
                 leeway=self._leeway,
                 options={"require": ["exp", "sub"]},
             )
-        except (self._jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
-            return None
+        except (self._jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            # Its text may have a part of the token.
+            return _refused(request, REASONS.get(type(error).__name__, f"invalid token ({type(error).__name__})"))
         user = claims["sub"]
-        return User(user, claims) if isinstance(user, str) and user else None
+        return User(user, claims) if isinstance(user, str) and user else _refused(request, "claim sub is empty")
+
+    def _places(self) -> str:
+        """Return where a token may be, for the log."""
+        cookie = self._cookie and f"cookie {self._cookie}"
+        query = self._query and f"parameter {self._query} of the URL"
+        return " or ".join(filter(None, ("header Authorization: Bearer", cookie, query)))
 
     def _token(self, request: HTTPConnection) -> str | None:
         header = request.headers.get("authorization")
@@ -126,12 +149,19 @@ class ApiKeys:
     def __call__(self, request: HTTPConnection) -> User | None:
         """Return the owner of the key of a request or a socket."""
         key = request.headers.get(self._header) or _bearer(request.headers.get("authorization", ""))
-        if not key or len(key) > LONGEST:
-            return None
+        if not key:
+            return _refused(request, f"no key in header {self._header} or Authorization: Bearer")
+        if len(key) > LONGEST:
+            return _refused(request, f"key longer than {LONGEST} characters")
         given = hashlib.sha256(key.encode()).digest()
         # All are compared, and each in constant time: how long it takes says nothing.
         found = [user for known, user in self._users if hmac.compare_digest(known, given)]
-        return found[0] if found else None
+        return found[0] if found else _refused(request, "unknown API key")
+
+
+def _refused(request: HTTPConnection, why: str) -> None:
+    """Log why a client has no user. The client is not told, and the token is not logged."""
+    log.debug("authentication failed client=%s: %s", client_of(request.scope), why)
 
 
 def _bearer(header: str) -> str | None:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
-from sapwood.address import Address
+from sapwood.address import Address, kebab
 from sapwood.errors import InvalidName, Unavailable
 from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.actor import Actor
@@ -25,11 +25,13 @@ from sapwood.kernel.actors.outbox import Outbox
 from sapwood.kernel.actors.sockets import RESTARTING, Socket
 from sapwood.kernel.marshal.agent_class import named, resolve
 from sapwood.kernel.marshal.disclosure import told_of
+from sapwood.kernel.marshal.exceptions import describe, unlogged
 from sapwood.kernel.marshal.messages import address_of
 from sapwood.kernel.marshal.values import value_from
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.rpc.remote import Peers
+from sapwood.web.access_log import client_of, log_request, log_socket, shown_path
 from sapwood.web.agent_router import AgentRouter, Arrival, app_code, segments_of
 from sapwood.web.asgi_types import Receive, Scope, Send
 from sapwood.web.errors import INTERNAL, RETRY, TEXT, close_code, closing, headers_of, status_of, told
@@ -44,9 +46,9 @@ from sapwood.web.socket_sessions import Clients, SocketSessions, tell_moved
 from sapwood.web.socket_writer import SocketWriter
 from sapwood.web.target import Refusal, UrlTarget, raw_path, refusal
 from sapwood.wire import routing
+from sapwood.wire.files import STREAM, is_upload
 
 log = logging.getLogger(__name__)
-access = logging.getLogger("sapwood.access")
 
 
 class Gateway:
@@ -88,6 +90,9 @@ class Gateway:
         segment = unquote(found.segment)
         kind = next((root for root in self._node.roots if segment in segments_of(root)), None)
         if kind is None:
+            roots = ", ".join(kebab(root.type) for root in self._node.roots)
+            told = escape_controls(segment)
+            log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), told, roots)
             raise refusal(400, "Invalid request")
         return UrlTarget(kind, found.name, found.rest)
 
@@ -167,6 +172,7 @@ class Gateway:
         sent: list[int] = []
         trace = trace_of(scope)
         body = RequestBody(self._bodies, self._settings.request_bytes, scope, receive)
+        scope[STREAM] = body.stream
         request = Request(scope, body.receive)
 
         async def noted(message: MutableMapping[str, Any]) -> None:
@@ -178,7 +184,7 @@ class Gateway:
             await send(message)
 
         try:
-            self._check(request)
+            self._check(request, is_upload=is_upload(scope["method"], place.rest))
             if self._settings.cors and scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, noted)
                 return
@@ -188,6 +194,8 @@ class Gateway:
             with tracing.span(
                 name, parent=parent, is_new=True, http__request__method=scope["method"], sapwood__root=who
             ):
+                if (ids := tracing.ids()) is not None:
+                    trace = ids[0]
                 arrival = await self._router.arrive(place, request, "request")
                 with self._count_open(arrival.actor.address, arrival.user):
                     await self._respond(arrival, scope, receive, noted)
@@ -209,21 +217,13 @@ class Gateway:
             body.release()
             seconds = time.monotonic() - began
             self._metrics.answered(sent[0] if sent else 0, seconds)
-            access.info(
-                "%s %s %s %.1f ms trace %s",
-                scope["method"],
-                _shown(scope),
-                sent[0] if sent else "-",
-                seconds * 1e3,
-                trace,
-                extra={"address": f"{place.root.type}:{place.name}", "trace": trace},
-            )
+            log_request(scope, sent[0] if sent else None, seconds, trace, root=f"{place.root.type}:{place.name}")
 
-    def _check(self, request: HTTPConnection) -> None:
+    def _check(self, request: HTTPConnection, *, is_upload: bool) -> None:
         """Refuse a request whose headers alone forbid it."""
         if _is_ambiguous(request):
             raise Refusal(PlainTextResponse(TEXT[400], 400, {"connection": "close"}))
-        if _length(request) > self._settings.request_bytes:
+        if not is_upload and _length(request) > self._settings.request_bytes:
             raise BodyRefused(TOO_LARGE)
         if (refused := cross_origin_refusal(request, self._settings)) is not None:
             raise Refusal(refused)
@@ -266,15 +266,14 @@ class Gateway:
         self._count += number
         began = time.monotonic()
         trace = trace_of(scope)
-        about = {"address": f"{place.root.type}:{place.name}", "trace": trace}
-        access.info("SOCKET %s opened trace %s", _shown(scope), trace, extra=about)
+        who = f"{place.root.type}:{place.name}"
+        log_socket(scope, trace, root=who)
         try:
             socket = await self._let_in(place, HTTPConnection(scope), wire)
             if socket is not None:
                 await self._hold(socket, wire, scope, receive)
         finally:
-            lasted = time.monotonic() - began
-            access.info("SOCKET %s closed after %.1f s trace %s", _shown(scope), lasted, trace, extra=about)
+            log_socket(scope, trace, root=who, seconds=time.monotonic() - began)
             self._count -= number
 
     async def go_on(self, kept: OpenSocket, scope: Scope, receive: Receive, send: Send) -> None:
@@ -379,12 +378,12 @@ class Gateway:
 
     def _log(self, what: str, error: BaseException, scope: Scope, root: str) -> str | None:
         """Log an error that is no client's fault; return its reference if it is internal."""
-        failures, url = self._node.failures, _shown(scope)
+        failures, url = self._node.failures, shown_path(scope)
         if isinstance(error, Unavailable):  # about no tree: all clients come again while a cluster cannot answer
             text = "%s to %s unavailable, client should retry: %s"
             failures.report(log, logging.WARNING, text, what, url, error, error=error)
         elif status_of(error) >= INTERNAL:
-            text = "%s to %s failed agent=%s"
+            text = "%s to %s failed agent=%s error=%s"
             return failures.report(
                 log,
                 logging.ERROR,
@@ -392,9 +391,10 @@ class Gateway:
                 what,
                 url,
                 root,
+                describe(error),
                 error=error,
                 about=(what, root),
-                traceback=error,
+                traceback=unlogged(error),
                 with_reference=True,
                 root=root,
             )
@@ -436,8 +436,3 @@ def _length(request: HTTPConnection) -> int:
     """Return how long a body is said to be."""
     said = request.headers.get("content-length", "")
     return int(said) if said.isdecimal() and len(said) < 20 else 0
-
-
-def _shown(scope: Scope) -> str:
-    """Return a path for a line of a log, which it cannot break."""
-    return escape_controls(raw_path(scope))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import PurePath
 
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from sapwood.escapes import escape_controls
 from sapwood.web.asgi_types import Scope
-
-access = logging.getLogger("sapwood.access")
 
 HEADERS = {
     # Asked for again each time, and not sent again if unchanged: no client runs yesterday's page with today's agents.
@@ -39,5 +35,4 @@ class Pages(StaticFiles):
             text = "Not Found" if status == 404 else no.detail
             response = PlainTextResponse(text, status, no.headers)
         response.headers.update(HEADERS)
-        access.info("%s %s %s", scope["method"], escape_controls(scope["path"]), response.status_code)
         return response

@@ -24,11 +24,12 @@ class RequestBody:
         self._scope = scope
         self._receive = receive
         self._bytes: Counter[Hashable] = Counter()
+        self._is_streamed = False
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Return the next message; raise if the body is too long, or those of its sender or of all together are."""
         message = await self._receive()
-        if size := len(message.get("body", b"")):
+        if not self._is_streamed and (size := len(message.get("body", b""))):
             sender = sender_key(self._scope.get("user"), self._scope)
             for key in (ALL,) if sender is None else (ALL, sender):
                 self._bytes[key] += size
@@ -40,6 +41,11 @@ class RequestBody:
             if self._held[ALL] > BODIES_OF_ALL * self._limit:
                 raise BodyRefused(503)
         return message
+
+    def stream(self) -> None:
+        """Count nothing more: what reads the body has limits of its own, and holds little of it."""
+        self._is_streamed = True
+        self.release()
 
     def release(self) -> None:
         """Count it no more."""

@@ -9,7 +9,7 @@ from sapwood.web.asgi_types import Send
 
 CORS = (
     (b"access-control-allow-origin", b"*"),
-    (b"access-control-allow-methods", b"GET, POST, HEAD, OPTIONS"),
+    (b"access-control-allow-methods", b"GET, POST, PUT, HEAD, OPTIONS"),
     (b"access-control-allow-headers", b"*"),
     (b"access-control-max-age", b"86400"),
 )

@@ -23,7 +23,9 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from sapwood.web.asgi_types import DRAIN
+from sapwood.web.asgi_types import DRAIN, FRAME_LIMIT
+from sapwood.web.frame_budget import FrameBudget
+from sapwood.web.large_frames import LargeFrames
 
 LOOK = 0.005
 RESET = struct.pack("ii", 1, 0)
@@ -91,10 +93,16 @@ class WebSockets(WebSocketsSansIOProtocol):
     """Called when the app is done with the connection, and only the client's close frame is missing."""
     on_lost: Callable[[], None] | None = None
     """Called once the connection is lost."""
+    _large: LargeFrames | None = None
+    """The large frames of this socket; `None`: it may not send any."""
     _end: TimerHandle | None = None
     _is_ending = False
     _may_drain = False
     _is_drained = False
+
+    def __init__(self, *args: Any, budget: FrameBudget | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._budget = budget
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -103,10 +111,40 @@ class WebSockets(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if hasattr(self, "scope"):
-            cast("dict[str, Any]", self.scope)["extensions"][DRAIN] = self._drains
+            extensions = cast("dict[str, Any]", self.scope)["extensions"]
+            extensions[DRAIN] = self._drains
+            extensions[FRAME_LIMIT] = self.allow_large
 
     def _drains(self) -> None:
         self._may_drain = True
+
+    def allow_large(self, size: int) -> None:
+        """Let frames of the client have so many bytes, as far as the budget of the process allows."""
+        ordinary = self.config.ws_max_size
+        if self._budget is None or size <= ordinary or self._large is not None:
+            return
+        self._large = LargeFrames(self._budget, ordinary, size, self.loop, self._resume, self._cut)
+        self.conn.max_message_size = size
+
+    def _resume(self) -> None:
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._large is None:
+            return
+        came = len(self.conn.reader.buffer) + sum(map(len, self.frames))
+        if not self._large.came(came):
+            self.transport.pause_reading()
+
+    async def receive(self) -> Any:
+        if self._large is not None:
+            self._large.asked()
+        message: Any = await super().receive()
+        if self._large is not None:
+            self._large.delivered(len(message.get("text") or message.get("bytes") or b""))
+        return message
 
     def drain(self) -> bool:
         """Hear nothing more from the client, and have the app close when it has answered; False: it cannot."""
@@ -117,6 +155,8 @@ class WebSockets(WebSocketsSansIOProtocol):
         return True
 
     def send_receive_event_to_app(self) -> None:
+        if self._large is not None:
+            self._large.complete()
         if self._is_drained:
             self.frames = []  # read, so that the connection ends well, and not begun with
         else:
@@ -124,6 +164,8 @@ class WebSockets(WebSocketsSansIOProtocol):
 
     def on_task_complete(self, task: Task[None]) -> None:
         super().on_task_complete(task)
+        if self._large is not None:
+            self._large.end()
         self._end_soon()
 
     def keepalive_timeout(self) -> None:
@@ -148,6 +190,8 @@ class WebSockets(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._end is not None:
             self._end.cancel()
+        if self._large is not None:
+            self._large.lost()
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)

@@ -12,13 +12,15 @@ import logging
 from asyncio import FIRST_COMPLETED, CancelledError, Future, wait
 from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, Protocol, cast
+from uuid import uuid4
 
 import msgspec
 
 from sapwood.errors import NotCopyable, NotFound, SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
-from sapwood.kernel.actors.sockets import RESTARTING, SETTLED, TRY_AGAIN, Socket
+from sapwood.kernel.actors.sockets import RESTARTING, SETTLED, TOO_BIG, TOO_LONG, TRY_AGAIN, Socket
+from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.marshal.disclosure import code_for_clients
 from sapwood.kernel.marshal.exceptions import describe, mistake
@@ -26,11 +28,12 @@ from sapwood.kernel.marshal.messages import Steps, kind_named
 from sapwood.kernel.marshal.values import value_of
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import Moved
-from sapwood.web.asgi_types import DRAIN, Receive, Scope
+from sapwood.web.asgi_types import DRAIN, FRAME_LIMIT, Receive, Scope
 from sapwood.web.errors import closing
 from sapwood.web.relay_messages import MOVED, TAKEN, OpenSocket
 from sapwood.web.socket_writer import SocketWriter, size
 from sapwood.wire import frames
+from sapwood.wire.inline_files import take_files
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,6 @@ PATIENCE = 60.0
 """Seconds that a full socket waits for one of them to end."""
 LAST_ANSWERS = 2.0
 """Seconds that calls are given to end when the server that holds their client's socket stops."""
-TOO_BIG = 1009
 UNSAID = 1005
 SAID_EACH = 16
 SAID_BYTES = 64 * 1024
@@ -59,6 +61,8 @@ class Clients(Protocol):
 
     def message(self, socket: Socket, data: str | bytes) -> Future[Any] | None: ...
 
+    def takes_files(self, socket: Socket) -> bool: ...
+
     async def closed(self, socket: Socket, code: int, reason: str) -> None: ...
 
 
@@ -76,6 +80,8 @@ class SocketSessions:
         self._settings = node.settings
         self._failed = failed
         """Logs what went wrong, and returns its reference if it is internal."""
+        self._decoding = asyncio.Lock()
+        """One frame with files is decoded at a time: it takes several times its size."""
 
     async def hold(self, socket: Socket, wire: SocketWriter, scope: Scope, receive: Receive, taken: int) -> None:
         """Hand on what a client says, to the end; `taken`: how many of its messages another node handed on before."""
@@ -88,7 +94,10 @@ class SocketSessions:
                     socket.is_orphan = True
                     await tell_moved(wire)
                     return
-                await self._clients(actor).connect(socket)
+                clients = self._clients(actor)
+                await clients.connect(socket)
+                if clients.takes_files(socket):
+                    wire.tell({"type": FRAME_LIMIT, "bytes": self._settings.file_frame_bytes})
             try:
                 # The first is that it wants to connect.
                 code, reason = await self._listen(socket, wire, receive, taken or 1)
@@ -120,10 +129,9 @@ class SocketSessions:
                 continue
             if not socket.is_open:
                 continue  # it was closed since: what is still on its way must not wake an agent
-            data = message.get("text")
-            data = data if data is not None else message.get("bytes") or b""
+            data, came = await self._read(socket, actor, message)
             if size(data) > self._settings.frame_bytes:
-                socket.close(TOO_BIG, "The message is too long")
+                socket.close(TOO_BIG, TOO_LONG)
                 return UNSAID, ""
             if actor is None or not actor.ready:
                 try:
@@ -136,16 +144,48 @@ class SocketSessions:
                     raise TreeMoves(counts)  # it moved while it was woken, and the next node gets this message again
             pending = self._clients(actor).message(socket, data) if actor is not None and actor.ready else None
             if counts is not None:
-                counts.add(len(data))
+                counts.add(came)
             if pending is not None:
                 under_way.add(pending)
                 pending.add_done_callback(functools.partial(_ended, under_way))
-                if len(under_way) >= IN_FLIGHT:
-                    # A client that left is not noticed here, so this may not last for ever.
-                    ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
-                    if not ended:
-                        socket.close(TRY_AGAIN, "Too many calls under way")
-                        return UNSAID, ""
+                if not await self._has_room(under_way, pending if came > self._settings.frame_bytes else None):
+                    socket.close(TRY_AGAIN, "Too many calls under way")
+                    return UNSAID, ""
+
+    async def _has_room(self, under_way: set[Future[Any]], large: Future[Any] | None) -> bool:
+        """Wait until the next message may be read; return `False` if that takes too long. `large` has files."""
+        if large is not None:
+            await wait({large}, timeout=PATIENCE)  # its server counts its bytes until the next message is asked for
+        if len(under_way) < IN_FLIGHT:
+            return True
+        # A client that left is not noticed here, so this may not last for ever.
+        ended, _ = await wait(under_way, timeout=PATIENCE, return_when=FIRST_COMPLETED)
+        return bool(ended)
+
+    async def _read(
+        self, socket: Socket, actor: Actor | None, message: MutableMapping[str, Any]
+    ) -> tuple[str | bytes, int]:
+        """Return what a client says, without its inline files if it is long, and how many bytes it had."""
+        data = message.pop("text", None)
+        data = data if data is not None else message.get("bytes") or b""
+        came = size(data)
+        if came > self._settings.frame_bytes:
+            data = await self._without_files(socket, actor, data)
+        return data, came
+
+    async def _without_files(self, socket: Socket, actor: Actor | None, data: str | bytes) -> str | bytes:
+        """Return a message with its inline files decoded, or as it is if this client may not send so much."""
+        if not isinstance(data, str) or not data.isascii() or len(data) > self._settings.file_frame_bytes:
+            return data
+        if actor is None or not actor.ready:
+            try:
+                actor = await self._awake_for(socket, "")
+            except Moved:
+                return data
+        if actor is None or not self._clients(actor).takes_files(socket):
+            return data
+        async with self._decoding:
+            return await to_the_end(take_files, data, uuid4().hex)
 
     async def _settle(self, socket: Socket, under_way: Collection[Future[Any]]) -> None:
         """Close a socket, as the node that holds it stops: soon, and if possible once all its messages are answered."""

@@ -12,28 +12,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
-
-import msgspec
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from sapwood.chat.models import provider_sockets
 from sapwood.chat.models.prices import Prices
 from sapwood.chat.models.request_usage import ModelRequestUsage
-from sapwood.chat.models.sent_form import sent_form
-from sapwood.chat.store.chunks import json_of
+from sapwood.chat.models.sent_form import SentForm
+from sapwood.chat.models.tool_journal import Hooked, Journal, Journalled
+from sapwood.chat.models.turn_capabilities import HistoryCopy, TurnCapabilities
 from sapwood.chat.store.compaction import SUMMARISE
 from sapwood.chat.tools.tools import Toolbox
-from sapwood.errors import NotCopyable
-from sapwood.kernel.marshal.copier import json_to_copy
 
 if TYPE_CHECKING:
     from pydantic_ai import CancellationToken
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
-
-INTERRUPTED = (
-    "The tool call was interrupted: the process that ran it ended before it returned. It may or may not have had an "
-    "effect. Tell the user, or check before you call it again."
-)
 
 SDKS_THAT_RETRY = frozenset({"openai", "openai-chat", "openai-responses", "anthropic", "groq", "cohere"})
 SAY_WHY_THEY_END = frozenset({"openai", "anthropic"})
@@ -51,32 +43,12 @@ class ToolResults:
     is_over: bool = False
     is_text: bool = False
     """Whether that is what the model wrote, as it is."""
+    result: Any = None
+    """What Pydantic AI has for that output: its `AgentRunResult`."""
     approvals: Sequence[ToolCallPart] = ()
     """Calls that wait for a person."""
     client_calls: Sequence[ToolCallPart] = ()
     """Calls that the client has to run."""
-
-
-class Journal(Protocol):
-    """Remembers which tool calls were begun and how they ended."""
-
-    async def begun(self, id: str, name: str, input: str) -> tuple[str, str | None, str | None] | None:
-        """Note that a call begins; return status, result and error if it had begun before."""
-        ...
-
-    def begun_again(self, id: str) -> None:
-        """Note that a call is repeated that a crash interrupted."""
-        ...
-
-    async def ended(self, id: str, *, result: str | None = None, error: str | None = None) -> None: ...
-
-    async def kept(self) -> None:
-        """Return when what was noted is kept."""
-        ...
-
-    async def until_leased(self) -> None:
-        """Return when the node holds its lease, so that a tool may act."""
-        ...
 
 
 @dataclass(slots=True)
@@ -95,10 +67,16 @@ class LoopTurn:
     journal: Journal
     before_tool_call: Callable[[str, dict[str, Any]], Any]
     after_tool_call: Callable[[str, dict[str, Any], Any], Any]
+    stored_bytes: Callable[[Any], Awaitable[Any]]
+    """Returns the result of a tool with references in the place of bytes, which it stores."""
     tool_raised: Callable[[str, Exception], str]
     """Logs what a tool raised, and returns the text that the model gets for it."""
     ready: Any = None
     """A `pydantic_ai.Agent` of the user's own."""
+    capabilities: TurnCapabilities | None = None
+    """`None` if no capability is used."""
+    step: int = 0
+    """How many model requests the turn has made."""
     prices: Prices = field(default_factory=dict[str, tuple[float, float]])
 
     @property
@@ -116,19 +94,29 @@ class PydanticLoop:
 
     def _agent(self, turn: LoopTurn) -> Any:
         if turn.ready is not None:
-            return turn.ready
+            return turn.ready if turn.capabilities is None else turn.capabilities.agent
         if self._own is None:
             from pydantic_ai import Agent
 
             self._own = Agent(None, instructions=None)
         return self._own
 
-    def _run(self, turn: LoopTurn, history: Sequence[ModelMessage], *, model: Any = None, **more: Any) -> Any:
+    @asynccontextmanager
+    async def _run(
+        self,
+        turn: LoopTurn,
+        history: Sequence[ModelMessage],
+        *,
+        model: Any = None,
+        capabilities: Sequence[Any] = (),
+        **more: Any,
+    ) -> AsyncGenerator[Any]:
         from pydantic_ai import DeferredToolRequests
 
         agent = self._agent(turn)
+        of_step = [] if turn.capabilities is None else turn.capabilities.of_step
         wanted: list[Any] = [*_outputs(turn.output_type), DeferredToolRequests]
-        return agent.iter(
+        async with agent.iter(
             None,
             message_history=history,
             model=model or turn.model,
@@ -138,8 +126,21 @@ class PydanticLoop:
             toolsets=turn.toolbox.toolsets(turn.client_tools),
             output_type=wanted,
             infer_name=False,
+            capabilities=[*of_step, *capabilities],
             **more,
-        )
+        ) as run:
+            # Each step is a run for Pydantic AI, and what a capability does in the first step only is to be done once.
+            run.ctx.state.run_step = turn.step
+            yield run
+
+    async def start(self, turn: LoopTurn, history: Sequence[ModelMessage], *, is_new: bool) -> Any:
+        """Enter the capabilities of a turn, at its start or its resumption.
+
+        Return the result if one has answered in place of the model.
+        """
+        assert turn.capabilities is not None
+        async with self._run(turn, history):
+            return await turn.capabilities.start(history, is_new=is_new)
 
     async def ask(
         self,
@@ -148,17 +149,22 @@ class PydanticLoop:
         token: CancellationToken,
         said: Callable[[Any], None],
         used: Callable[[ModelRequestUsage], None],
-        asked: Callable[[Callable[[], bytes]], None],
+        asked: Callable[[SentForm], None],
+        rewritten: Callable[[dict[int, ModelMessage]], None],
     ) -> ModelResponse:
         """Ask the model to continue.
 
-        `said` receives every event as it comes, `used` what it cost, complete or not, and `asked` a function that
-        returns what the model was sent, for models that no HTTP client sends it for.
+        `said` receives every event as it comes, `used` what it cost, complete or not, `asked` a function that
+        returns what the model was sent, for models that no HTTP client sends it for, and `rewritten` the messages of
+        the history whose prompts a capability has replaced.
         """
         from pydantic_ai import Agent
 
-        model = _telling()(turn.model, said, asked) if turn.ready is None else None
-        async with self._run(turn, history, model=model, cancellation_token=token) as run:
+        is_plain = turn.ready is None and turn.capabilities is None
+        model = _telling()(turn.model, said, asked) if is_plain else None
+        given = None if is_plain else HistoryCopy(history)
+        messages = history if given is None else given.messages
+        async with self._run(turn, messages, model=model, cancellation_token=token) as run:
             provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
             node = run.next_node
             while not Agent.is_model_request_node(node):
@@ -170,6 +176,8 @@ class PydanticLoop:
                 finally:
                     used(ModelRequestUsage.of(events.response, turn.asked, turn.prices))
             response: ModelResponse = run.all_messages()[-1]
+        if given is not None and (changes := given.changes()):
+            rewritten(changes)
         _check_end(response)
         return response
 
@@ -209,7 +217,7 @@ class PydanticLoop:
 
         if not answers and (text := _only_said(turn, history[-1])):
             return ToolResults(output=text, is_over=True, is_text=True)
-        more: dict[str, Any] = {"cancellation_token": token, "capabilities": [_Journalled(turn)]}
+        more: dict[str, Any] = {"cancellation_token": token, "capabilities": [Journalled(turn), Hooked(turn)]}
         if answers:
             more["deferred_tool_results"] = _deferred(answers)
         async with self._run(turn, history, **more) as run:
@@ -225,7 +233,8 @@ class PydanticLoop:
             following = await run.next(node)
             if not Agent.is_end_node(following):
                 return ToolResults(request=following.request)
-            output = run.result.output
+            result = run.result
+            output = result.output
             # Not counted from `history`: what follows each other there may have been put together.
             new = run.new_messages()
             last = new[-1] if new else None
@@ -233,7 +242,7 @@ class PydanticLoop:
             return ToolResults(request=last, approvals=list(output.approvals), client_calls=list(output.calls))
         request = last if last is not None and last.kind == "request" else None  # the call of an output tool
         is_text = request is None and isinstance(output, str) and _may_be_text(turn.output_type)
-        return ToolResults(request=request, output=output, is_over=True, is_text=is_text)
+        return ToolResults(request=request, output=output, is_over=True, is_text=is_text, result=result)
 
 
 def _outputs(output_type: Any) -> Sequence[Any]:
@@ -270,7 +279,7 @@ def _only_said(turn: LoopTurn, response: ModelMessage) -> str:
 
     Pydantic AI would come to the same, after it has gone through the whole conversation once more.
     """
-    if turn.ready is not None or turn.output_type is not str:
+    if turn.ready is not None or turn.capabilities is not None or turn.output_type is not str:
         return ""
     if any(part.part_kind not in ("text", "thinking") for part in response.parts):
         return ""
@@ -290,9 +299,7 @@ def _telling() -> Any:
         in between. What the model said is complete all the same; models keep it where it comes in.
         """
 
-        def __init__(
-            self, wrapped: Any, tell: Callable[[Any], None], asked: Callable[[Callable[[], bytes]], None]
-        ) -> None:
+        def __init__(self, wrapped: Any, tell: Callable[[Any], None], asked: Callable[[SentForm], None]) -> None:
             super().__init__(wrapped)
             self._tell = tell
             self._asked = asked
@@ -303,7 +310,7 @@ def _telling() -> Any:
         ) -> AsyncGenerator[Any]:
             streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
             async with streaming as response:
-                self._asked(lambda: sent_form(messages, model_settings, model_request_parameters))
+                self._asked(SentForm(messages, dict(model_settings or {}), model_request_parameters))
                 # A response that continues where an earlier one stopped is counted on from there, above us.
                 if messages[-1].kind == "request":
                     events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]
@@ -319,81 +326,6 @@ def _telling() -> Any:
                     yield event
 
     return Telling
-
-
-def _Journalled(turn: LoopTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
-    from pydantic_ai import ModelRetry, ToolFailed
-    from pydantic_ai.capabilities import AbstractCapability
-    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailedError, ToolRetryError
-
-    class Journalled(AbstractCapability[Any]):
-        async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
-            id, name, journal = call.tool_call_id, call.tool_name, turn.journal
-            if tool_def.kind == "output":
-                await journal.until_leased()
-                return await handler(args)
-            noted = await journal.begun(id, name, msgspec.json.encode(json_of(args)).decode())
-            if noted is not None:
-                status, result, error = noted
-                if status == "done":
-                    return msgspec.json.decode(result or "null")
-                if status == "failed":
-                    raise ToolFailed(error or "")
-                if status == "running" and not turn.toolbox.is_idempotent(name):
-                    await journal.ended(id, error=INTERRUPTED)
-                    raise ToolFailed(INTERRUPTED)
-                journal.begun_again(id)
-            await journal.kept()
-            try:
-                await turn.before_tool_call(name, args)
-                await journal.until_leased()
-                with turn.within(id, name):
-                    value = await handler(args)
-                await turn.after_tool_call(name, args, value)
-            except (ModelRetry, ToolRetryError, ApprovalRequired, CallDeferred, ToolFailed, ToolFailedError) as error:
-                if isinstance(error, ToolFailed | ToolFailedError):
-                    await journal.ended(id, error=str(error))
-                raise
-            except Exception as error:
-                told = turn.tool_raised(name, error)
-                await journal.ended(id, error=told)
-                raise ToolFailed(told) from error
-            try:
-                result = json_to_copy(json_of(value), "its result").decode()
-            except (ValueError, NotCopyable) as error:
-                turn.tool_raised(name, error)
-                is_json = isinstance(error, NotCopyable)
-                told = f"{name} ran, but {error if is_json else f'its result is not a JSON value: {error}'}"
-                await journal.ended(id, error=told)
-                raise ToolFailed(told) from error
-            await journal.ended(id, result=result)
-            return value
-
-        async def wrap_output_process(self, ctx: Any, *, output_context: Any, output: Any, handler: Any) -> Any:
-            call = output_context.tool_call
-            if call is None or not output_context.has_function or ctx.partial_output:
-                return await handler(output)
-            return await _output(turn, call, lambda: handler(output))
-
-    return Journalled()
-
-
-async def _output(turn: LoopTurn, call: ToolCallPart, function: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what the output function returns that a model has called; it runs once for each call."""
-    from pydantic_ai import ModelRetry
-
-    id, name, journal = call.tool_call_id, call.tool_name, turn.journal
-    noted = await journal.begun(id, name, call.args_as_json_str())
-    if noted is not None:
-        status, result, _ = noted
-        if status == "done":
-            return msgspec.json.decode(result or "null")
-        raise ModelRetry(INTERRUPTED)
-    await journal.kept()
-    with turn.within(id, name):
-        value = await function()
-    await journal.ended(id, result=json_to_copy(json_of(value), f"The result of {name}").decode())
-    return value
 
 
 def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:

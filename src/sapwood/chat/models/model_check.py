@@ -22,10 +22,22 @@ def check_class(cls: Any) -> None:
         raise UsageError(
             f'{name} has no model. Set `model`, such as "openai:gpt-5", or write get_model() or respond().'
         )
+    if not _is_model(model):
+        got = f"the class {model.__name__}. Write {model.__name__}(…)" if isinstance(model, type) else repr(model)
+        raise UsageError(
+            f'{name}.model must be the name of a model, such as "openai:gpt-5", or a Model of Pydantic AI, got {got}.'
+        )
     try:
         check_model(model)
     except ModelUnusable as error:
         raise UsageError(f"{name}.model cannot be used, got {model!r}: {error}") from None
+
+
+def _is_model(value: Any) -> bool:
+    from pydantic_ai.models import Model
+
+    # A property is known only by an agent.
+    return value is None or isinstance(value, str | Model) or hasattr(value, "__get__")
 
 
 def check_model(model: Any) -> None:

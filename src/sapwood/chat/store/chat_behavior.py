@@ -18,11 +18,14 @@ class ChatBehavior(Protocol):
 
     loop: PydanticAgent[Any, Any] | None
     tools: Sequence[Any]
+    capabilities: Sequence[Any]
     output_type: Any
     model_settings: Any
     max_steps: int
     max_retries: int
     max_messages: int | None
+    page_messages: int
+    page_bytes: int
     compact_above: int | None
     stall_timeout: float | None
     concurrency: str

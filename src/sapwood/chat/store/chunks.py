@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.store.file_references import shown
 from sapwood.kernel.marshal.disclosure import for_clients
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ class Projection:
             return [chunk, *([_typed(part.tool_call_id, given)] if given else [])]
         if kind == "builtin-tool-return":
             return [{**output_of(part), "providerExecuted": True}]
-        if kind == "file":
-            return [{"type": "file", "url": part.content.data_uri, "mediaType": part.content.media_type}]
         return []
 
     def _delta(self, index: int, delta: Any) -> list[Chunk]:
@@ -119,7 +118,7 @@ def output_of(part: ToolReturnPart) -> Chunk:
         return {"type": "tool-output-denied", "toolCallId": id}
     if part.outcome in ("failed", "retried"):
         return {"type": "tool-output-error", "toolCallId": id, "errorText": for_clients(_in_words(part))}
-    return {"type": "tool-output-available", "toolCallId": id, "output": for_clients(json_of(part.content))}
+    return {"type": "tool-output-available", "toolCallId": id, "output": for_clients(json_of(shown(part.content)))}
 
 
 def _in_words(part: ToolReturnPart) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from sapwood.capabilities.due_work import Agenda
+from sapwood.chat.store import message_pages
 from sapwood.chat.store.chat_behavior import ChatBehavior
+from sapwood.chat.store.message_files import MessageFiles
 from sapwood.chat.store.outputs import Output
 from sapwood.chat.store.stream import ChatStream
-from sapwood.chat.store.transcript import Transcript
+from sapwood.chat.store.transcript import Transcript, UIMessage
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turn_spans import TurnSpans
 from sapwood.chat.store.turns import Turn, TurnsTable
@@ -30,6 +32,8 @@ from sapwood.wire import helix
 
 DRIVE = "_sapwood_drive_turn"
 """The method whose fibers drive turns."""
+COMPACT = "_sapwood_compact"
+"""The method whose fibers compact the conversation after a turn."""
 
 
 class NoAnswer(Refused):
@@ -45,9 +49,18 @@ class ConversationRecord:
         self.transcript = Transcript(actor.database, actor.host.clock)
         self.turns = TurnsTable(actor.database, actor.host.clock, TurnSpans(actor))
         self.stream = ChatStream(actor, self.turns)
+        self.files = MessageFiles(actor, self.transcript, self.turns)
+        self.transcript.on_stored = self._stored
+        self.transcript.on_added = self.files.hold_in_history
+        self.transcript.on_changed = self.files.changed
         self.output: Output = actor.agent._output
         if actor.kind.overrides("on_chunk"):
             self.stream.on_chunk = self._agent.on_chunk
+
+    def _stored(self, message: UIMessage) -> None:
+        self.files.hold(message)
+        if message["role"] == "user":
+            self.files.changed([message["id"]])
 
     def row(self, number: int) -> TurnRow:
         """Return a turn as it is stored."""
@@ -64,20 +77,39 @@ class ConversationRecord:
             )
 
     def text(self) -> str:
-        """Return the conversation as its clients see it, as JSON: what waits for its turn comes last."""
-        text = self.transcript.text()
+        """Return the whole conversation as its clients see it, as JSON: what waits for its turn comes last."""
+        return self._with_waiting(self.transcript.text())
+
+    def page(self) -> str:
+        """Return what clients receive when they connect and after each change: the end of the same."""
+        agent = self._agent
+        return self._with_waiting(self.transcript.page(None, agent.page_messages, agent.page_bytes))
+
+    def page_before(self, id: str | None, limit: str | None) -> str:
+        """Return what a client asks for: the messages before the one with this id, at most `limit`, or the last ones.
+
+        Raises `InvalidArguments` if there is no message with this id, or `limit` is no such number.
+        """
+        count = message_pages.limit_of(limit, self._agent.page_messages)
+        page = self.transcript.page(id, count, self._agent.page_bytes)
+        return self._with_waiting(page) if id is None else page
+
+    def _with_waiting(self, text: str) -> str:
+        """Return stored messages with what waits for its turn, and without what that replaces."""
         waits = [row.new_messages for row in self.turns.open() if row.new_messages != "[]"]
         if not waits:
             return text
-        ids = [id for id, _ in self.transcript.ids()]
-        changed = [ids.index(id) for said in waits for id in ids_of(said) if id in ids]
-        if changed:
-            text = msgspec.json.encode(self.transcript.messages()[: min(changed)]).decode()
+        stored: list[dict[str, Any]] = []
+        waiting = {id for said in waits for id in ids_of(said)}
+        if self.transcript.known(waiting):
+            stored = msgspec.json.decode(text)
+            changed = [at for at, message in enumerate(stored) if message["id"] in waiting]
+            text = msgspec.json.encode(stored[: min(changed, default=0)]).decode()
         return "[" + ",".join(one[1:-1] for one in (text, *waits) if one != "[]") + "]"
 
     def tell_all(self, *, sender: Socket | None = None) -> None:
         """Send the conversation to every client except the sender of its last message."""
-        self.stream.tell_messages(self.text, sender=sender)
+        self.stream.tell_messages(self.page, sender=sender)
 
     def turn(self, row: TurnRow) -> Turn[Any]:
         """Return a turn whose output has the type that the class declares; `StoredDataError` if it does not fit."""

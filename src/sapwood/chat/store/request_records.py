@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from sapwood.capabilities.redaction import Redaction
 from sapwood.capabilities.spans import Spans
-from sapwood.chat.store.sent_body import split
+from sapwood.chat.store.sent_body import SentBody, split
+from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.storage.migrations import Schema
 
@@ -24,7 +27,7 @@ CHAIN = (
     "WITH RECURSIVE chain (number, previous, text, depth) AS ("
     " SELECT number, previous, text, 0 FROM sapwood_sent_messages WHERE number = ?"
     " UNION ALL SELECT m.number, m.previous, m.text, depth + 1 FROM sapwood_sent_messages m, chain"
-    " WHERE m.number = chain.previous) SELECT number, text FROM chain ORDER BY depth DESC"
+    " WHERE m.number = chain.previous AND m.number < chain.number) SELECT number, text FROM chain ORDER BY depth DESC"
 )
 """The messages of a request, in their order."""
 AT_ONCE = 100
@@ -41,6 +44,28 @@ class Sent(NamedTuple):
     body: bytes
 
 
+class Form(Protocol):
+    """A request to a model that no HTTP client told: its messages are objects."""
+
+    @property
+    def messages(self) -> Sequence[Any]: ...
+
+    def body(self) -> bytes: ...
+
+    def frame(self) -> bytes: ...
+
+    def message(self, message: Any, /) -> bytes: ...
+
+    def has_frame_of(self, other: Any, /) -> bool: ...
+
+
+class Asked(NamedTuple):
+    """A request that is not written yet, and that no HTTP client told."""
+
+    span: int
+    form: Form
+
+
 class RequestRecords:
     """The requests of one agent to models."""
 
@@ -49,54 +74,114 @@ class RequestRecords:
         self._database = actor.database
         self._spans = actor.of(Spans)
         self._redaction = actor.host.shared(Redaction)
-        self._waiting: list[Sent] = []
+        self._waiting: list[Sent | Asked] = []
         self._chain: list[str] | None = None
         """The digests of the messages of the last request; `None`: they were not read."""
         self._numbers: list[int] = []
         """The numbers of the same messages."""
+        self._formed: list[tuple[Any, str]] = []
+        """The messages of the last request that no HTTP client told, with their digests."""
+        self._frame: tuple[Form, SentBody] | None = None
+        """The last of these requests, without its messages."""
         self._last = 0
         """The highest number of a message."""
         self._known: set[str] = set()
         """Digests of texts that are stored."""
+        self._timer: asyncio.TimerHandle | None = None
         self._spans.after_sweep.append(self._sweep)
 
     def sent(self, span: int, url: str, body: bytes) -> None:
-        """Record, with the next commit, what a model is sent in a step."""
+        """Record, with the next commit, what a model is sent in a step; soon, even if nothing else is committed."""
         if self._redaction.function is not None:
             body = self._redaction.apply("request", body.decode(errors="replace")).encode()
-        self._waiting.append(Sent(span, url, body))
+        self._add(Sent(span, url, body))
+
+    def asked(self, span: int, form: Form) -> None:
+        """The same, where no HTTP client tells what it sends."""
+        if self._redaction.function is not None:
+            self.sent(span, "", form.body())
+        else:
+            self._add(Asked(span, form))
+
+    def _add(self, request: Sent | Asked) -> None:
+        self._waiting.append(request)
+        if self._timer is None:
+            host = self._actor.host
+            self._timer = host.loop.call_later(host.timings.record_delay, self._write_soon)
         self._actor.home.slices.join_next_commit(self._database, f"requests {self._actor.stem}", self._write)
+
+    def _write_soon(self) -> None:
+        """Write what no commit has taken along: if the process ends, it is known what the model was sent."""
+        self._timer = None
+        if self._waiting and self._actor.dropped is None:
+            with suppress(Unavailable):  # the agent is about to end
+                self._write()
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if self._actor.dropped is not None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not waiting or self._actor.dropped is not None:
             return
         self._database.ensure(REQUESTS)
         for one in waiting:
             self._write_one(one)
 
-    def _write_one(self, sent: Sent) -> None:
-        taken = split(sent.body)
-        chain = self._read_chain() if self._chain is None else self._chain
-        digests = [_digest(message) for message in taken.messages]
-        same = _common(chain, digests)
+    def _write_one(self, sent: Sent | Asked) -> None:
+        if self._chain is None:
+            self._chain, self._formed = self._read_chain(), []
+        if isinstance(sent, Sent):
+            url, taken = sent.url, split(sent.body)
+            digests = [_digest(message) for message in taken.messages]
+            texts = dict(zip(digests, taken.messages, strict=True))
+        else:
+            url, taken = "", self._frame_of(sent.form)
+            digests, texts = self._texts_of(sent.form)
+        # The first message is a text of its own: it may be instructions that change with every request.
+        first, digests = digests[:1], digests[1:]
+        same = _common(self._chain, digests)
         fields = [_digest(text) for text in taken.texts]
-        self._add_texts(dict(zip(fields, taken.texts, strict=True)))
-        self._add_texts(dict(zip(digests[same:], taken.messages[same:], strict=True)))
+        new = {digest: texts[digest] for digest in (*first, *digests[same:]) if digest in texts}
+        new |= zip(fields, taken.texts, strict=True)
+        if not self._spans.have_room(sum(len(text) for digest, text in new.items() if digest not in self._known)):
+            self._formed = []
+            return
+        self._add_texts(new)
         self._extend(digests, same)
-        names = iter(fields)
-        parts = [
-            part if part is None else part.decode() if isinstance(part, bytes) else [next(names)]
-            for part in taken.parts
-        ]
+        parts = list(_parts(taken, iter(fields), first, has_more=bool(digests)))
         self._database.execute(
             "INSERT INTO sapwood_model_requests (span, url, parts, separator, last) VALUES (?, ?, ?, ?, ?)",
             sent.span,
-            sent.url,
+            url,
             msgspec.json.encode(parts).decode(),
             taken.separator.decode(),
             self._numbers[-1] if digests else None,
         )
+
+    def _frame_of(self, form: Form) -> SentBody:
+        """Return the request without its messages. Most requests of an agent have the same tools and settings."""
+        if self._frame is None or not form.has_frame_of(self._frame[0]):
+            self._frame = form, split(form.frame())
+        return self._frame[1]
+
+    def _texts_of(self, form: Form) -> tuple[list[str], dict[str, bytes]]:
+        """Return the digests of messages, and the texts of those that the last request did not have.
+
+        A message of a conversation is the same object in the next request, and nobody changes it.
+        """
+        same = 0
+        for message, (known, _) in zip(form.messages, self._formed, strict=False):
+            if message is not known:
+                break
+            same += 1
+        formed, texts = self._formed[:same], dict[str, bytes]()
+        for message in form.messages[same:]:
+            text = form.message(message)
+            formed.append((message, digest := _digest(text)))
+            texts[digest] = text
+        self._formed = formed
+        return [digest for _, digest in formed], texts
 
     def _add_texts(self, texts: dict[str, bytes]) -> None:
         """See that every text is stored."""
@@ -108,7 +193,9 @@ class RequestRecords:
                 " ON CONFLICT (digest) DO NOTHING",
                 *(value for digest, size, body in rows for value in (digest, size, body if size <= LONGEST else None)),
             )
-        self._known = (self._known if len(self._known) < MOST_KNOWN else set()) | texts.keys()
+        if len(self._known) >= MOST_KNOWN:
+            self._known = set()
+        self._known.update(texts)
 
     def _extend(self, digests: list[str], same: int) -> None:
         """Add the messages that the last request did not have."""
@@ -155,6 +242,22 @@ class RequestRecords:
             " AND digest NOT IN (SELECT value ->> 0 FROM sapwood_model_requests, json_each(parts) WHERE type = 'array')"
         )
         self._chain, self._known = None, set()
+
+
+def _parts(
+    taken: SentBody, fields: Iterator[str], first: Sequence[str], *, has_more: bool
+) -> Iterator[str | list[str] | None]:
+    """Yield the parts of a body as stored: literal texts, digests, and `None` for all messages but the first."""
+    for part in taken.parts:
+        if isinstance(part, bytes):
+            yield part.decode()
+        elif part is not None:
+            yield [next(fields)]
+        else:
+            yield list(first)
+            if has_more:
+                yield taken.separator.decode()
+                yield None
 
 
 def _digest(text: bytes) -> str:

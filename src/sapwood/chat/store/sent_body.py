@@ -32,11 +32,12 @@ class SentBody:
 
 
 def split(body: bytes) -> SentBody:
-    """Take a body apart. One that is not a JSON object stays whole."""
+    """Take a body apart. One that is not a JSON object, or nested too deeply, stays whole."""
     try:
+        body.decode()  # msgspec does not read the text of raw values
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         found = _split(body, {name: bytes(value) for name, value in fields.items()})
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         found = None
     if found is None or found.join() != body:
         return SentBody([True], [body], [], b"")
@@ -82,5 +83,5 @@ def _separator(value: bytes, messages: Sequence[bytes]) -> bytes:
 def joined(parts: str, text: Callable[[str], str], messages: Sequence[str], separator: str) -> str:
     """Return the body of stored parts, in which a list holds the digest of a text."""
     whole = separator.join(messages)
-    stored: list[str | list[str] | None] = msgspec.json.decode(parts)
+    stored = msgspec.json.decode(parts, type=list[str | tuple[str] | None])
     return "".join(whole if part is None else part if isinstance(part, str) else text(part[0]) for part in stored)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.store import message_pages
 from sapwood.chat.store.size_limits import LARGEST, fitted
 from sapwood.clock import Clock
 from sapwood.storage.database import Database
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 CHAT = Schema("sapwood.chat", "chat")
 SEARCH = Schema("sapwood.chat", "search")
+COMPACTION = Schema("sapwood.chat", "compaction")
 
 UIMessage = dict[str, Any]
 """A message as the AI SDK has it: id, role, parts, perhaps metadata."""
@@ -53,6 +55,14 @@ class Transcript:
         self._undone = database.undone
         self._changes = 0
         """How often what the model sees was changed."""
+        self.on_stored: Callable[[UIMessage], None] | None = None
+        """Called in the slice in which a message is stored."""
+        self.on_added: Callable[[str, ModelMessage], None] | None = None
+        """Called in the slice in which the model's history grows, with the id of the message that it belongs to."""
+        self.on_changed: Callable[[Collection[str]], None] | None = None
+        """Called in the slice in which messages are deleted or changed."""
+        self._rewrites = 0
+        """How often what the model sees was changed in another way than at its end."""
 
     @property
     def exists(self) -> bool:
@@ -64,6 +74,14 @@ class Transcript:
             return "[]"
         rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position")
         return f"[{','.join(body for (body,) in rows)}]"
+
+    def page(self, before: str | None, count: int, size: int) -> str:
+        """Return the newest messages, or those before one, as JSON: at most so many, of at most so many bytes."""
+        if before is None:
+            return message_pages.newest(self._db, count, size) if self.exists else "[]"
+        if not self.known((before,)):
+            raise message_pages.unknown(before)
+        return message_pages.before(self._db, before, count, size)
 
     def messages(self) -> list[UIMessage]:
         """Return all messages."""
@@ -124,6 +142,8 @@ class Transcript:
         )
         self._forget_undone()
         self._body = (message["id"], text)
+        if self.on_stored is not None:
+            self.on_stored(message)
         if self._db.has(SEARCH):
             self._forget_words(message["id"])
             self._index(message)
@@ -162,17 +182,35 @@ class Transcript:
             self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
             if self._db.has(SEARCH):
                 self._forget_words(id)
+            self.unpin(id)
         if gone:
             self._forget_history()
+            self._tell_changed(gone)
+
+    def _tell_changed(self, ids: Collection[str]) -> None:
+        if self.on_changed is not None:
+            self.on_changed(ids)
 
     def clear(self) -> None:
         """Forget everything that was said."""
         if self.exists:
+            self._tell_changed([id for id, _ in self.ids()])
             self._db.execute("DELETE FROM sapwood_messages")
             self._db.execute("DELETE FROM sapwood_model_messages")
             if self._db.has(SEARCH):
                 self._db.execute("DELETE FROM sapwood_message_words")
+            if self._db.has(COMPACTION):
+                self._db.execute("DELETE FROM sapwood_pinned_messages")
         self._forget_history()
+
+    def entries(self) -> list[tuple[str, ModelMessage]]:
+        """Return the conversation as the model sees it, each with the id of the message that it is part of."""
+        return self._loaded()
+
+    @property
+    def revision(self) -> tuple[int, int]:
+        """What changes with everything that is not added at the end, and if a message is pinned."""
+        return (self._rewrites, self._db.undone)
 
     def history(self) -> list[ModelMessage]:
         """Return the conversation as the model sees it."""
@@ -213,6 +251,7 @@ class Transcript:
     def _forget_history(self) -> None:
         self._history, self._body = None, ("", None)
         self._changes += 1
+        self._rewrites += 1
 
     def add(self, id: str, message: ModelMessage) -> None:
         """Store what was said to the model or by it, as part of a message."""
@@ -227,6 +266,8 @@ class Transcript:
         self._changes += 1
         if self._is_loaded() and self._history is not None:
             self._history.append((id, message))
+        if self.on_added is not None:
+            self.on_added(id, message)
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""
@@ -239,21 +280,54 @@ class Transcript:
         """Return what the model saw of one message."""
         return [message for one, message in self._loaded() if one == id]
 
-    def shorten(self, count: int, summary: ModelMessage) -> None:
-        """Put a summary in the place of the first messages that the model sees; clients see all of them still."""
-        id, _ = self._loaded()[count - 1]
-        rows = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position LIMIT ?", count)
-        last = rows[-1][0]
+    def shorten(self, places: Sequence[int], summary: ModelMessage) -> None:
+        """Put a summary in the place of these messages that the model sees; clients see all of them still."""
+        rows = self._db.execute("SELECT position, message FROM sapwood_model_messages ORDER BY position")
         body: bytes = _adapter().dump_json([summary])
-        self._db.execute("DELETE FROM sapwood_model_messages WHERE position <= ?", last)
+        for at in places:
+            self._db.execute("DELETE FROM sapwood_model_messages WHERE position = ?", rows[at][0])
         self._db.execute(
             "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
-            last,
-            id,
+            rows[places[0]][0],
+            rows[places[-1]][1],  # if that is taken back, so is the summary
             summary.kind,
             body[1:-1].decode(),
         )
         self._forget_history()
+
+    def pin(self, id: str) -> bool:
+        """Have no summary replace a message. Return `False` if the model does not see it."""
+        if id not in {one for one, _ in self._loaded()}:
+            return False
+        self._db.ensure(COMPACTION)
+        self._db.execute("INSERT OR IGNORE INTO sapwood_pinned_messages (id) VALUES (?)", id)
+        self._rewrites += 1  # a summary that is being written may be about it
+        return True
+
+    def unpin(self, id: str) -> bool:
+        """Let a summary replace a message. Return `False` if it is not pinned."""
+        if not self._db.has(COMPACTION):
+            return False
+        return bool(self._db.execute("DELETE FROM sapwood_pinned_messages WHERE id = ? RETURNING 1", id))
+
+    def pinned(self) -> set[str]:
+        """Return the ids of the messages that no summary replaces."""
+        if not self._db.has(COMPACTION):
+            return set()
+        return {id for (id,) in self._db.execute("SELECT id FROM sapwood_pinned_messages")}
+
+    def rewrite(self, changes: Mapping[int, ModelMessage]) -> None:
+        """Replace messages that the model sees, by their places in the history."""
+        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
+        for at, message in changes.items():
+            if at >= len(positions):
+                break  # the conversation was cleared
+            body: bytes = _adapter().dump_json([message])
+            self._db.execute(
+                "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), positions[at][0]
+            )
+        if changes:
+            self._forget_history()
 
     def leave_out_files(self) -> bool:
         """Replace files that the model could not be sent by a note; return `False` if there are none.
@@ -269,9 +343,8 @@ class Transcript:
 
     def _leave_out(self, first: int, kinds: tuple[type, ...]) -> bool:
         history = self._loaded()
-        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
-        has_changed = False
-        for (position,), (_, message) in zip(positions[first:], history[first:], strict=True):
+        changes: dict[int, ModelMessage] = {}
+        for at, (_, message) in enumerate(history[first:], first):
             if message.kind != "request":
                 continue
             parts = [
@@ -279,14 +352,9 @@ class Transcript:
                 for part in message.parts
             ]
             if parts != list(message.parts):
-                body: bytes = _adapter().dump_json([replace(message, parts=parts)])
-                self._db.execute(
-                    "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), position
-                )
-                has_changed = True
-        if has_changed:
-            self._forget_history()
-        return has_changed
+                changes[at] = replace(message, parts=parts)
+        self.rewrite(changes)
+        return bool(changes)
 
 
 def _without(content: Any, kinds: tuple[type, ...]) -> Any:

@@ -6,11 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from sapwood.errors import OverLimit
 from sapwood.kernel.trees.usage import Spent
 
 OPEN = ("queued", "running", "waiting")
 JOINED = "[]"
 """What is still to join the conversation with a turn that has begun: nothing."""
+BEGUN, ENDED = "begun", "ended"
+"""How far the run-level hooks of the capabilities of a turn have come."""
 Outcome = Literal["success", "failed", "denied", "interrupted"]
 """How a tool call ended, as Pydantic AI has it."""
 
@@ -41,10 +44,16 @@ class TurnRow(NamedTuple):
     recovering_at: float | None = None
     created_at: float = 0.0
     ended_at: float | None = None
+    run_hooks: str | None = None
 
     @property
     def is_open(self) -> bool:
         return self.status in OPEN
+
+    @property
+    def waits_for_limit(self) -> bool:
+        """Whether it waits until a person allows more of a limit."""
+        return self.status == "waiting" and self.reason == OverLimit.code
 
     @property
     def stream(self) -> str:

@@ -60,34 +60,33 @@ class TurnSpans:
         if after.status == "running" and (before is None or before.status is None):
             self.tool_begins(turn, after)
         if after.is_open and (wait := WAITS.get(after.answerer or "")) is not None:
-            if not self._find(work, "wait", after.id):
+            if self._spans.find(work, "wait", after.id) is None:
                 self._spans.begin(
                     "wait",
                     work,
                     wait,
                     key=after.id,
                     step=turn.steps,
-                    tool=after.name,
+                    tool=self._name(after),
                     arguments=self._short(after.input),
                 )
         elif after.answer is not None and (before is None or before.answer is None):
             self._answered(work, turn, after)
-        if after.status in ("done", "failed"):
-            for row in self._find(work, "tool", after.id):
-                failed = "interrupted" if self._spans.is_from_before(row) else "failed"
-                self._spans.end(row.number, "completed" if after.status == "done" else failed, **_outcome(after))
+        if after.status in ("done", "failed") and (row := self._spans.find(work, "tool", after.id)) is not None:
+            failed = "interrupted" if self._spans.is_from_before(row) else "failed"
+            self._spans.end(row.number, "completed" if after.status == "done" else failed, **_outcome(after))
 
     def tool_begins(self, turn: TurnRow, call: ToolCall) -> None:
         """Record that a tool is called: for the first time, or again after a crash."""
         if not self._spans.are_kept:
             return
         work = str(WorkId.run(turn.id))
-        for row in self._find(work, "tool", call.id):
+        if (row := self._spans.find(work, "tool", call.id)) is not None:
             self._spans.end(row.number, "interrupted")
         self._spans.begin(
             "tool",
             work,
-            call.name,
+            self._name(call),
             key=call.id,
             step=turn.steps,
             arguments=self._short(call.input),
@@ -97,22 +96,28 @@ class TurnSpans:
     def _answered(self, work: str, turn: TurnRow, call: ToolCall) -> None:
         """Record the end of a wait. A call that no tool of ours ran has its tool span here."""
         kind = _decision(call)
-        for row in self._find(work, "wait", call.id):
+        if (row := self._spans.find(work, "wait", call.id)) is not None:
             self._spans.end(row.number, "completed", decision=kind)
         if kind == "approved" or call.answerer in ("run", "run soon"):
             return
         number = self._spans.begin(
-            "tool", work, call.name, key=call.id, step=turn.steps, arguments=self._short(call.input), decision=kind
+            "tool",
+            work,
+            self._name(call),
+            key=call.id,
+            step=turn.steps,
+            arguments=self._short(call.input),
+            decision=kind,
         )
         status = {"denied": "skipped", "failed": "failed"}.get(kind or "", "completed")
         self._spans.end(number, status, **_outcome(call))
 
+    def _name(self, call: ToolCall) -> str:
+        return self._redaction.apply("name", call.name)
+
     def _short(self, arguments: str) -> str:
         text = self._redaction.apply("arguments", arguments)
         return text if len(text) <= LONGEST_ARGUMENTS else text[:LONGEST_ARGUMENTS] + "…"
-
-    def _find(self, work: str, kind: str, key: str) -> list[SpanRow]:
-        return [row for row in self._spans.open(work, kind) if self._spans.key_of(row) == key]
 
 
 def _decision(call: ToolCall) -> str | None:

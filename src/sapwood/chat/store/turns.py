@@ -25,7 +25,8 @@ from sapwood.storage.database import Database
 
 ALL = (
     "SELECT number, id, message, prompt_ids, run, user, status, continues, last_kept, new_messages, body, client_tools,"
-    " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at"
+    " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at,"
+    " run_hooks"
     " FROM sapwood_turns "
 )
 IS_OPEN = "status IN ('queued', 'running', 'waiting')"
@@ -55,7 +56,8 @@ class Turn(Generic[O_co]):
     error: str | None = None
     """The error message, if the turn failed."""
     reason: str | None = None
-    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`."""
+    """Why it was cancelled, or the code of a transient error or of a limit that was reached: `over_limit`. A turn that
+    waits until a person allows more has this reason too."""
     steps: int = 0
     """The number of model requests."""
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -63,7 +65,7 @@ class Turn(Generic[O_co]):
     body: dict[str, Any] = field(default_factory=dict[str, Any])
     """The other fields that the client sent with its request."""
     user: str | None = None
-    """The id of the user who sent the message. `None` if no authenticated client sent it."""
+    """The id of the user who sent the message, or whose turn sent it. `None` if no authenticated client began it."""
 
 
 ALL_CALLS = (

@@ -10,15 +10,20 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
+from sapwood.chat.store.file_references import digest_in, reference
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.errors import InvalidArguments
+from sapwood.wire.inline_files import ATTACHED
+
+if TYPE_CHECKING:
+    from sapwood.chat.store.message_files import MessageFiles
 
 ROLES = ("user", "assistant")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
@@ -30,6 +35,8 @@ PROTOCOL_ASSIGNMENTS = ipaddress.IPv4Network("192.0.0.0/24")
 """Special addresses, one of them the metadata of a cloud. Python 3.11 takes most of them for global ones."""
 AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 """Serves credentials to Azure's virtual machines at a public address."""
+INLINE_URLS = ("data:", ATTACHED[:5])
+"""How the URLs of inline files begin."""
 SHOWN = 80
 """Characters of a client's value that an error quotes."""
 
@@ -51,20 +58,55 @@ def check(message: Any) -> None:
             raise InvalidArguments(f"Part {number} of a message must be an object with a `type`, got {_quoted(part)}.")
 
 
-def received(message: UIMessage, schemes: Collection[str]) -> UIMessage:
+def has_files(messages: Sequence[Any]) -> bool:
+    """Return whether messages of users have inline files that are to be stored; refuse what is no message."""
+    for message in messages:
+        check(message)
+    return any(
+        part["type"] == "file" and isinstance(url := part.get("url"), str) and url[:5].lower() in INLINE_URLS
+        for message in messages
+        if message["role"] == "user"
+        for part in message["parts"]
+    )
+
+
+def check_attached(
+    messages: Sequence[UIMessage],
+    body: Mapping[str, Any],
+    attached: Iterable[str],
+    known: Callable[[Iterable[str]], set[str]],
+) -> None:
+    """Refuse a request that has inline files where no file can be: their bytes were taken out when it arrived."""
+    stored = known(str(message["id"]) for message in messages if message.get("id"))
+    texts = [
+        str(part.get("text"))
+        for message in messages
+        if message["role"] == "user" and message.get("id") not in stored
+        for part in message["parts"]
+        if part["type"] == "text"
+    ]
+    texts.append(msgspec.json.encode(body).decode())
+    if any(url in text for text in texts if ATTACHED in text for url in attached):
+        raise InvalidArguments("A `data:` URL of this size cannot be in a text. Send files as parts of type file.")
+
+
+def received(message: UIMessage, schemes: Collection[str], files: MessageFiles | None = None) -> UIMessage:
     """Return a user's message with the fields that are allowed; refuse it if one of its parts cannot be used.
 
     Args:
         message: A message that `check` accepted.
         schemes: The schemes that URLs of files may have, beside `data`.
+        files: The agent's own files, which a message may name by their URL.
     """
     if not message["parts"]:
         raise InvalidArguments("The `parts` of a message must not be empty. Send a text or a file.")
-    parts = [_part(number, part, schemes) for number, part in enumerate(message["parts"], 1)]
+    parts = [_part(number, part, schemes, files) for number, part in enumerate(message["parts"], 1)]
     return {**{key: message[key] for key in ("id", "role", "metadata") if key in message}, "parts": parts}
 
 
-def _part(number: int, part: dict[str, Any], schemes: Collection[str]) -> dict[str, Any]:
+def _part(
+    number: int, part: dict[str, Any], schemes: Collection[str], files: MessageFiles | None = None
+) -> dict[str, Any]:
     where = f"Part {number} of the message ({part['type'][:SHOWN]})"
     if part["type"] == "text":
         if not isinstance(part.get("text"), str):
@@ -81,9 +123,13 @@ def _part(number: int, part: dict[str, Any], schemes: Collection[str]) -> dict[s
         raise InvalidArguments(f"{where}: `filename` must be a string, got {_quoted(filename)}.")
     if not isinstance(url, str):
         raise InvalidArguments(f"{where}: `url` must be a string, got {_quoted(url)}.")
+    named = {} if filename is None else {"filename": filename}
+    if digest_in(url) is not None:
+        if files is None or (row := files.row_at(url)) is None:
+            raise InvalidArguments(f"{where}: `url` must name a file of this agent, got {_quoted(url)}.")
+        return {"type": "file", "mediaType": row.media_type, **named, "url": url}
     if wrong := _wrong_with(url, schemes):
         raise InvalidArguments(f"{where}: {wrong}")
-    named = {} if filename is None else {"filename": filename}
     return {"type": "file", "mediaType": media_type, **named, "url": url}
 
 
@@ -160,6 +206,8 @@ def _prompt(part: dict[str, Any]) -> Any:
     if part["type"] == "text":
         return part["text"]
     url, media_type = part["url"], part["mediaType"]
+    if digest_in(url) is not None:
+        return reference(url, media_type)
     if url[:5].lower() == "data:":
         return _content(url, media_type)
     kinds: dict[str, Any] = {"image": ImageUrl, "video": VideoUrl, "audio": AudioUrl}

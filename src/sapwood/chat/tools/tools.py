@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -88,8 +88,8 @@ class Toolbox:
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
+        check_tools(actor.kind.cls, actor.agent.tools)  # those of a property are known only now
         functions: Sequence[Any] = tuple(actor.agent.tools)
-        check_tools(actor.kind.cls, functions)  # those of a property are known only now
         self._toolsets: list[Any] = []
         self._options: dict[str, ToolOptions] = {}
         self.agents = {one.name: one for one in functions if isinstance(one, AgentTool)}
@@ -195,13 +195,30 @@ class Toolbox:
 
 
 def check_tools(cls: type, tools: Any) -> None:
-    """Refuse a class in the `tools` of a chat agent. What is no sequence, such as a property, is not checked."""
+    """Refuse `tools` of a chat agent that are not a sequence of tools. A property is checked when an agent has it."""
+    is_tool = callable(tools) or isinstance(tools, AgentTool | PersistentAgent | str | bytes) or _is_toolset(tools)
+    if is_tool or not (isinstance(tools, Iterable) or hasattr(tools, "__get__")):
+        got, remedy = _written(tools)
+        raise UsageError(f"{cls.__name__}.tools must be a tuple of tools, got {got}. Write tools = ({remedy},).")
     for one in cast("Sequence[Any]", tools if isinstance(tools, Sequence) else ()):
+        if isinstance(one, str):
+            raise UsageError(f"{cls.__name__}.tools must not contain a string, got {one!r}. Write the function itself.")
         if isinstance(one, type):
             name = one.__name__
             is_agent = issubclass(one, Agent)
             remedy = f"agent_tool({name}) or persistent_agent({name})" if is_agent else f"{name}(…)"
             raise UsageError(f"{cls.__name__}.tools must not contain a class, got {name}. Write {remedy}.")
+
+
+def _written(tool: Any) -> tuple[str, str]:
+    """Return how a tool was probably written, and what to write in a tuple."""
+    if isinstance(tool, AgentTool | PersistentAgent):
+        made = f"{'agent_tool' if isinstance(tool, AgentTool) else 'persistent_agent'}({tool.cls.__name__})"
+        return made, made
+    if isinstance(tool, type):
+        return f"the class {tool.__name__}", f"agent_tool({tool.__name__})" if issubclass(tool, Agent) else "…"
+    name = getattr(tool, "__name__", "")
+    return (f"the function {name}", name) if callable(tool) and name else (repr(tool), "…")
 
 
 def approvers_of(cls: type, name: str) -> Approvers | None:

@@ -24,25 +24,29 @@ from sapwood.capabilities.steps import Work
 from sapwood.chat.models.loop import LoopTurn, ToolResults, output_type_of, text_of
 from sapwood.chat.models.model_check import ModelUnusable, check_model
 from sapwood.chat.models.provider_errors import in_words, retry_after
+from sapwood.chat.models.turn_capabilities import TurnCapabilities
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection, json_of
-from sapwood.chat.store.compaction import BEFORE, cut_of
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turn_rows import BEGUN, TurnRow
 from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal
 from sapwood.chat.tools.tools import Toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
+from sapwood.chat.turn.capability_hooks import CapabilityHooks
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.custom_responder import CustomResponder, ResponseFailed
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
 from sapwood.chat.turn.model_requests import LOOP, ModelRequests, ModelStalled, reason_of
-from sapwood.errors import Refused, SapwoodError, Unavailable
+from sapwood.errors import OverLimit, Refused, SapwoodError, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.copier import json_to_copy
 from sapwood.kernel.marshal.disclosure import as_stored, with_reference
 from sapwood.kernel.marshal.exceptions import describe, mistake
 from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.trees.budgets import Extensible
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.wire.chat import recovering
@@ -75,7 +79,10 @@ class ActiveTurn(CancellableTurn):
         self._asking = ModelRequests(actor, self)
         self._delegating = actor.of(AgentToolCalls)
         self._steering = actor.of(MidTurnMessages)
+        self._limits = actor.of(LimitWaits)
+        self._waits_for_limit = False
         self._end = end
+        self._hooks = CapabilityHooks(actor, self)
         self._loop: LoopTurn | None = None
         """What the loop needs of the agent; `None` if the agent overrides `respond`."""
 
@@ -93,7 +100,8 @@ class ActiveTurn(CancellableTurn):
         if self._stream.active is None or self._stream.active.number != row.number:  # it may only have rested
             self._stream.begin(row)
         if again:
-            self._asking.put_right(row)
+            await self._asking.put_right(row)
+            self._actor.check_live()
             self._turns.set(row.number, recovering_at=row.recovering_at or self._actor.host.clock.now())
             self._stream.tell(recovering(row.id, is_so=True))
             address = str(self._actor.address)
@@ -106,6 +114,9 @@ class ActiveTurn(CancellableTurn):
         await self._actor.until_leased()
         row = self.going_on()
         if row.output is not None:  # it was about to end when the process died
+            if row.run_hooks == BEGUN:
+                self._loop = self._loop_turn(row)
+                await self._hooks.start(row, self._loop)
             return "completed"
         said = self._stream.stored(self.number)
         if not row.continues and not row.steps and not said:
@@ -119,12 +130,16 @@ class ActiveTurn(CancellableTurn):
             self._loop = self._loop_turn(row)
             await self._transcript.load()
             self._actor.check_live()
+            if not await self._hooks.start(row, self._loop):
+                return "completed"
         return "running"
 
     async def step(self) -> str:
         """Ask the model and run its tools, or do the rest of that; return how the turn stands."""
         await self._actor.until_leased()
         row = self.going_on()
+        if self._loop is not None:
+            self._loop.step = row.steps
         if self._loop is None:
             await CustomResponder(self._actor, self, self._asking).respond(row)
             return "completed"
@@ -138,10 +153,25 @@ class ActiveTurn(CancellableTurn):
         if self._steering.join(self.number):
             self._record.tell_all()
             history = self._transcript.history()
-        await self._shorten(row, self._loop, history)
-        await self._ask(self.going_on(), self._loop, self._transcript.history())
+        try:
+            self._limits.check(row)
+            await self._actor.of(Compaction).before_request(self, self._asking, row, self._loop)
+            await self._ask(self.going_on(), self._loop, self._transcript.history())
+        except Extensible as reached:
+            return await self._wait_for_limit(reached)
         self._actor.check_live()
         return await self._act(self.going_on(), self._loop, self._transcript.history())
+
+    async def _wait_for_limit(self, reached: Extensible) -> str:
+        """Have a person asked to allow more of a limit, and wait for the answer."""
+        self._actor.check_live()
+        row = self.going_on()
+        self._stream.flush()
+        self._stream.forget_from(row.steps + 1)
+        await self._limits.ask(row, reached)
+        self.going_on()
+        self._waits_for_limit = True
+        return "waiting"
 
     def start_runs(self) -> list[tuple[str, str]]:
         """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""
@@ -161,26 +191,44 @@ class ActiveTurn(CancellableTurn):
 
     async def finish(self, status: str) -> None:
         """End a turn or leave it waiting for an answer."""
+        if status == "completed" and (row := self._turns.of(self.number)) is not None:
+            await self._hooks.end(row)
+        await self._hooks.close()
+        self._actor.check_live()
         if status == "waiting":
             self._stream.flush()
             said = self._stream.stored(self.number)
             if said and said[-1]["type"] != "finish-step":
                 self._stream.put({"type": "finish-step"})
-        await self._end(self.number, status)
+        reason = OverLimit.code if status == "waiting" and self._waits_for_limit else None
+        await self._end(self.number, status, reason=reason)
+
+    async def let_go(self) -> None:
+        """Let go what capabilities hold: this process does not drive the turn any more."""
+        await self._hooks.close()
 
     async def fail(self, error: Exception) -> str:
-        """End a turn that went wrong, or was cancelled; return which."""
+        """End a turn that went wrong, or was cancelled; return which: a capability may have an answer all the same."""
         self._actor.check_live()
+        try:
+            row, cancelled = self._turns.of(self.number), self._interrupts.is_cancelled(self._turns.of(self.number))
+            if row is not None and await self._hooks.fail(row, error, cancelled=cancelled):
+                self._actor.of(Runs).let_go(WorkId.run(row.id), is_done=False)
+                await self._end(self.number, "completed")
+                return "completed"
+        except Exception as final:  # noqa: BLE001 - a capability may raise another one
+            error = final
         if self._interrupts.is_cancelled(self._turns.of(self.number)):
             await self._end(self.number, "cancelled")
             return "cancelled"
         words, reference = self._in_words(error)
+        found = {} if reference is None else {"reference": reference}
         log.warning(
-            "turn failed address=%s reference=%s: %s",
+            "turn failed address=%s%s: %s",
             self._actor.address,
-            reference,
+            "" if reference is None else f" reference={reference}",
             describe(error),
-            extra={"address": str(self._actor.address), "reference": reference},
+            extra={"address": str(self._actor.address), **found},
             exc_info=None if isinstance(error, ModelUnusable) else mistake(error),
         )
         work = WorkId.run(self._record.row(self.number).id)
@@ -241,10 +289,13 @@ class ActiveTurn(CancellableTurn):
             toolbox=self._actor.of(Toolbox),
             within=lambda call, name: self._delegating.within(row, call, name),
             journal=CallJournal(self._actor, self._turns, row.number),
+            stored_bytes=self._record.files.stored_bytes,
             before_tool_call=agent.before_tool_call,
             after_tool_call=agent.after_tool_call,
             tool_raised=self._tool_raised,
             ready=agent.loop,
+            capabilities=TurnCapabilities.of(agent.loop, agent.capabilities),
+            step=row.steps,
             prices=self._actor.host.settings.prices,
         )
 
@@ -289,27 +340,16 @@ class ActiveTurn(CancellableTurn):
                 gen_ai__usage__output_tokens=usage.output_tokens,
             )
         self._actor.check_live()
+        response, files = await self._record.files.stored_response(response)
+        self._actor.check_live()
         row = self.going_on()
+        self._stream.put(*files)
         self._stream.flush()
         self._transcript.add(row.message, response)
         self._turns.set(row.number, steps=step)
+        turn.step = step
         self._progressed()
         await self._actor.leave()
-
-    async def _shorten(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> None:
-        """Have what is old summarised, if the conversation has grown too long for the model."""
-        allowed: int | None = self._agent.compact_above
-        cut = 0 if allowed is None else cut_of(history, allowed)
-        if not cut:
-            return
-        with self.own_code():
-            summary = await self._agent.compact(list(history[:cut]))
-        if summary is None:
-            summary = await self._asking.summary(row, turn, history[:cut])
-        self._actor.check_live()
-        self._transcript.shorten(cut, LOOP.said_by_user(BEFORE + summary))
-        await self._actor.leave()
-        self._actor.check_live()
 
     async def _act(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> str:
         """Run the tools the model asked for; return how the turn stands."""
@@ -361,6 +401,7 @@ class ActiveTurn(CancellableTurn):
         output = json_to_copy(json_of(acted.output), "The output of a turn").decode()
         self._record.output.read(output)  # an output that could not be read again fails here
         self._turns.set(row.number, output=output)
+        self._hooks.made(acted.result)
         self._stream.put({"type": "finish"})
         return "completed"
 

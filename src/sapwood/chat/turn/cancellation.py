@@ -94,6 +94,9 @@ class Interrupts:
 class CancellableTurn:
     """The turn that runs now: its token, its request to the model, and the code of the agent that it runs."""
 
+    is_streamed = True
+    """Whether clients are told of what it does."""
+
     def __init__(self, actor: Actor, number: int) -> None:
         self._actor = actor
         self.number = number

@@ -18,9 +18,11 @@ from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
+from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.fiber_driver import FiberDriver
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.tool_answers import Answers
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
@@ -46,9 +48,12 @@ class Conversation:
 
     async def end(self, number: int, status: str, *, error: str | None = None, reason: str | None = None) -> None:
         """End a turn or leave it waiting for an answer, and start what follows."""
-        if await self._ending.end(number, status, error, reason) == "waiting":
+        ended = await self._ending.end(number, status, error, reason)
+        if ended == "waiting":
             self._actor.of(Answers).maybe_go_on(number)
+            self._actor.of(LimitWaits).settle(self._record.row(number).id)
         else:
+            self._actor.of(Compaction).turn_ended(self._record.row(number), ended)
             self._accepting.begin_next()
 
     def gave_up(self, number: int, error: str) -> None:
@@ -145,7 +150,6 @@ class Conversation:
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
-        self._actor.of(RequestRecords).delete_turns()
         for row in self._turns.queued():
             self._ending.end_queued(row, "skipped")
         if (row := self._turns.running()) is not None:
@@ -153,6 +157,8 @@ class Conversation:
         runs = self._actor.of(Runs)
         runs.clear([one.id for one in runs.registry.all()])
         self._ending.close_waiting("cancelled", CLEARED)
+        self._actor.of(Compaction).cut_off()
+        self._actor.of(RequestRecords).delete_turns()
         self._record.transcript.clear()
         self._stream.drop()
         self._stream.release_parked()

@@ -64,6 +64,9 @@ class CustomResponder:
                             silence.broken()
                         if not isinstance(said, str) and said["type"] == "error":
                             raise ResponseFailed(str(said["errorText"]))
+                        if not isinstance(said, str):
+                            said = await self._record.files.stored_chunk(said)
+                            self._running.going_on()
                         self._stream.put(*_chunks_of(said, first=not has_part))
                         if isinstance(said, str):
                             has_part = True

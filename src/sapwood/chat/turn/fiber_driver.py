@@ -17,6 +17,7 @@ from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.active_turn import ActiveTurn, EndTurn
 from sapwood.chat.turn.cancellation import Interrupts
+from sapwood.chat.turn.request_owner import owner_of
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.exceptions import describe
@@ -51,6 +52,9 @@ class FiberDriver:
             await self._wake_above(row, row.run)
             row = self._turns.of(number)
         if row is not None and row.status == "running":
+            owner, call = owner_of(self._actor, row), current.get()
+            if call is not None and owner.kind == "user":
+                call.user = owner.id  # also of what its tools do in other trees
             doing.set(DrivenPart(self._actor, row.id, row.id, row.run))
             again = is_again()
             turn = ActiveTurn(self._actor, number, self._end)
@@ -113,10 +117,14 @@ class FiberDriver:
             await turn.finish(status)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the turn ended
             status = await turn.fail(error)
-            if status == "cancelled":
+            if status == "completed":
+                pass  # a capability had an answer all the same
+            elif status == "cancelled":
                 span.set(sapwood__turn__status="cancelled")
             else:
                 span.fail(describe(error))
+        finally:
+            await turn.let_go()
         if (row := self._turns.of(turn.number)) is None:
             return False
         return pace.stepped(row.status, waits=row.is_open, reason=row.reason if row.status == "failed" else None)

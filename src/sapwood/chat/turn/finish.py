@@ -17,7 +17,9 @@ from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.size_limits import over
 from sapwood.chat.store.transcript import unreturned
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
+from sapwood.chat.store.user_messages import ids_of
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
+from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.disclosure import for_clients
@@ -78,7 +80,7 @@ class TurnFinish:
         says = self._store(row, status) if row.cancelled != CLEARED else True
         news: dict[str, Any] = {"next_seq": self._stream.next_seq, "recovering_at": None}
         if status == "waiting":
-            self._turns.set(row.number, status="waiting", **news)
+            self._turns.set(row.number, status="waiting", reason=reason, **news)
             self._actor.of(Questions).asked()
             if row.run is not None:
                 self._actor.of(RunExecutor).rests(row.run)
@@ -113,7 +115,7 @@ class TurnFinish:
         message = assembled(chunks, before or {"id": row.message, "role": "assistant", "parts": []})
         if status in BROKEN_OFF:
             message = closed(message, BROKEN_OFF[status])
-            self._keep_partial(row, status, chunks)
+            self.keep_partial(row, status, chunks)
         for call in self._turns.calls(row.number):
             if status == "waiting" and call.answer is not None:
                 message = answered(message, call.id, *msgspec.json.decode(call.answer))
@@ -124,7 +126,7 @@ class TurnFinish:
             self._transcript.remove(over(self._transcript.ids(), self._agent.max_messages))
         return says
 
-    def _keep_partial(self, row: TurnRow, status: str, chunks: Sequence[Chunk]) -> None:
+    def keep_partial(self, row: TurnRow, status: str, chunks: Sequence[Chunk]) -> None:
         """Have the model know what it had said when it was interrupted, and what became of its tool calls."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
@@ -176,6 +178,7 @@ class TurnFinish:
             self._turns.set(
                 row.number, new_messages="null"
             )  # nothing was to join it, and it has not begun all the same
+        self._record.files.changed(ids_of(row.new_messages) if row.new_messages != JOINED else ())
         self._end_turn(row, status, reason=reason)
         self._stream.tell(wire.done(row.stream, status, asked=row.prompts()))
         self._stream.settle(row.number)
@@ -189,8 +192,9 @@ class TurnFinish:
             reason = reason or self._interrupts.reason(row) or CANCELLED
         self._interrupts.why.pop(row.number, None)
         self._turns.end(row.number, status, error, reason, **news)
+        self._actor.of(LimitWaits).ended(row)
         self.count_end(status)
-        if row.cancelled == CLEARED:
+        if CLEARED in (row.cancelled, reason):
             self._actor.of(RequestRecords).delete_turns()
         self.end_run(row, status, error, reason)
 

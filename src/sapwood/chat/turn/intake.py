@@ -16,14 +16,15 @@ from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
-from sapwood.chat.store.user_messages import check, ids_of, received, request_of, trailing
+from sapwood.chat.store.user_messages import check, has_files, ids_of, received, request_of, trailing
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish
-from sapwood.errors import Refused
+from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.disclosure import for_clients
-from sapwood.randomness import new_id
+from sapwood.randomness import Random, new_id
+from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runs_table import Run
 from sapwood.when import After
 from sapwood.wire import chat as wire
@@ -44,6 +45,13 @@ class Intake:
         record = self._record = actor.of(ConversationRecord)
         self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
         self._ending = actor.of(TurnFinish)
+
+    async def receive(self, message: str | Sequence[UIMessage], *, id: str | None = None) -> TurnRow:
+        """Accept a message of code: a text, or messages in the format of the AI SDK."""
+        messages = _messages_of(message, self._actor.host.random)
+        if has_files(messages):
+            messages = await self._record.files.take(messages, {}, is_client=False)
+        return self.ask(messages, id=id, user=user_of_code())
 
     def ask(
         self,
@@ -66,12 +74,14 @@ class Intake:
         # A notice that no client asked for now neither gets lost nor stops a turn.
         policy = "queue" if regenerate or is_notice else self._agent.concurrency
         queued = self._turns.queued()
-        busy = self._turns.running() is not None or not all(map(_is_notice, queued))
+        busy = self._turns.running() is not None or self._waits_for_limit() or not all(map(_is_notice, queued))
         if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
             raise Refused(f"Too many queued turns: {len(queued)}. Send the message again when some of them have ended.")
         for message in messages:
             check(message)
         new = self._new(messages, changed=not regenerate)
+        if not new:
+            self._check_unanswered(regenerate=regenerate)
         asked = trailing(messages) or [message["id"] for message in new] or self._transcript.last_said()
         if busy and policy == "drop":
             return self._skip(name, asked, sender, run, user)
@@ -87,12 +97,16 @@ class Intake:
             run=run,
             user=user,
         )
+        for message in new:
+            self._record.files.hold(message)
         if regenerate:
             self._turns.set(row.number, last_kept=self._last_known(messages))
         if busy and policy == "interrupt":
             running = self._turns.running()
             if running is not None:
                 self._actor.of(Interrupts).cancel(running)
+            elif self._waits_for_limit():
+                self._ending.close_waiting("cancelled")
         if busy and new:
             self._record.tell_all(sender=sender)
         if policy == "debounce":
@@ -103,6 +117,26 @@ class Intake:
             self.begin_next(sender)
         return self._record.row(row.number)
 
+    def _check_unanswered(self, *, regenerate: bool) -> None:
+        """Refuse a request without a new message, unless a message of the user waits for an answer."""
+        waiting, last = self._turns.waiting(), self._transcript.last()
+        if self._awaits_answer():
+            raise InvalidArguments("A question is open, and the request has no new message. Answer the question first.")
+        if regenerate:
+            if not self._transcript.last_said() and not self._turns.queued():
+                raise InvalidArguments("The conversation is empty: there is no message to answer. Send a message.")
+            return
+        if self._turns.running() is not None or self._turns.queued() or self._waits_for_limit():
+            raise InvalidArguments("The request has no new message, and the last one is being answered.")
+        if last is None:
+            raise InvalidArguments("The conversation is empty, and the request has no message of the user.")
+        # A turn that waits has its answers here, and was not asked to continue: this request asks for it.
+        if last["role"] != "user" and waiting is None:
+            raise InvalidArguments(
+                "The request has no new message, and the last one is answered. Send a message with a new `id`, or"
+                ' {"trigger":"regenerate-message"}.'
+            )
+
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:
         """Return what is new of what a client has, or was `changed` at its end; what the assistant said is not."""
         stored = self._transcript.known(_ids(messages))
@@ -110,11 +144,12 @@ class Intake:
         said = [message for message in messages if message["role"] == "user" and message.get("id") not in waits]
         new = [message for message in said if message.get("id") not in stored]
         schemes = self._actor.host.settings.file_url_schemes
-        new = [received(message, schemes) for message in new]
+        files = self._record.files
+        new = [received(message, schemes, files) for message in new]
         last = said[-1] if changed and said and said[-1] is messages[-1] else {}
         before = self._transcript.get(last["id"]) if last.get("id") in stored else None
         if before is not None and before["parts"] != last["parts"]:
-            last = received(last, schemes)
+            last = received(last, schemes, files)
             if before["parts"] != last["parts"]:
                 new.append(last)
         return [
@@ -130,7 +165,7 @@ class Intake:
         self._ending.count_end("skipped")
         self._ending.end_run(row, "skipped")
         if sender is not None:
-            self._stream.tell_one(sender, wire.messages(self._record.text()))
+            self._stream.tell_one(sender, wire.messages(self._record.page()))
             self._stream.knows(sender)
             self._stream.tell_one(sender, wire.done(name, "skipped", asked=list(asked)))
         return self._record.row(row.number)
@@ -145,7 +180,12 @@ class Intake:
         return [*said, *new]
 
     def _last_known(self, messages: Sequence[UIMessage]) -> str:
-        """Return the id of the last of a client's messages that is known here; "" if none is."""
+        """Return the id of the last of a client's messages that is known here; "" if none is.
+
+        A client that names no messages means the last that the user sent.
+        """
+        if not messages:
+            return next(iter(self._transcript.last_said()), "")
         known = self._transcript.known(_ids(messages))
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
 
@@ -184,11 +224,20 @@ class Intake:
             self._begin(first, sender if len(queued) == 1 else None)
 
     def first(self) -> TurnRow | None:
-        """Return the turn that starts as soon as it can. Reports of runs wait for the answer to an open question."""
+        """Return the turn that starts as soon as it can. Only a new message of the user's ends an open question.
+
+        All wait for a turn that waits until a person allows more of a limit: they would have to wait for the same.
+        """
         queued = self._turns.queued()
-        if not queued or (all(map(_is_notice, queued)) and self._awaits_answer()):
+        if self._waits_for_limit():
+            return None
+        if not queued or (not any(map(_has_new_message, queued)) and self._awaits_answer()):
             return None
         return queued[0]
+
+    def _waits_for_limit(self) -> bool:
+        waiting = self._turns.waiting()
+        return waiting is not None and waiting.waits_for_limit
 
     def _awaits_answer(self) -> bool:
         waiting = self._turns.waiting()
@@ -221,3 +270,14 @@ def _ids(messages: Sequence[UIMessage]) -> list[str]:
 
 def _is_notice(row: TurnRow) -> bool:
     return row.id.startswith(NOTICE)
+
+
+def _messages_of(message: str | Sequence[UIMessage], random: Random) -> Sequence[UIMessage]:
+    """Return a text as a message of the user."""
+    if not isinstance(message, str):
+        return message
+    return [{"id": f"msg-{new_id(random)}", "role": "user", "parts": [{"type": "text", "text": message}]}]
+
+
+def _has_new_message(row: TurnRow) -> bool:
+    return row.new_messages != JOINED and not _is_notice(row)

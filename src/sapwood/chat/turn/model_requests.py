@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,11 +19,13 @@ from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection
 from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.sent_files import SentFiles
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.replay import Replay
 from sapwood.chat.turn.request_owner import owner_of
 from sapwood.chat.turn.step_record import StepRecord
+from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.clock import Clock
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
@@ -95,7 +98,8 @@ class ModelRequests:
         self._running = running
         self._agent: ChatBehavior = actor.agent
         record = actor.of(ConversationRecord)
-        self._turns, self._stream = record.turns, record.stream
+        self._transcript, self._turns, self._stream = record.transcript, record.turns, record.stream
+        self._files = record.files
         self._silence: Silence | None = None
         """Notes how long nothing has come of what the model is asked for now."""
         self.said = 0
@@ -106,6 +110,7 @@ class ModelRequests:
         """What the last request to a model raised."""
         self._timer: RequestTimer | None = None
         """Counts the request that is under way, for `/metrics`."""
+        self._users = actor.of(UserReservations)
         tree = tree_of(actor)
         self._spending = tree.spending
         self._step = StepRecord(actor, running)
@@ -145,9 +150,26 @@ class ModelRequests:
 
     async def summary(self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage]) -> str:
         """Have the model say in short what was said."""
-        return await self._provided(
-            row, turn, old, None, lambda token: LOOP.summarise(turn, old, token, self._counting(row))
-        )
+        return await self._provided(row, turn, old, None, lambda token: self._summarised(row, turn, old, token))
+
+    async def _summarised(
+        self, row: TurnRow, turn: LoopTurn, old: Sequence[ModelMessage], token: CancellationToken
+    ) -> str:
+        """Ask for a summary, and no longer than a model may be silent: what it says is not streamed."""
+        sent = await self._files.filled(old)
+        self._actor.check_live()
+        self._step.files = SentFiles(sent)
+        silence = self.listen_for(token.cancel, self._agent.stall_timeout)
+        try:
+            return await LOOP.summarise(turn, sent, token, self._counting(row))
+        except Exception:
+            if silence is None or not silence.is_too_long:
+                raise
+            self._running.renew()
+            raise ModelStalled(ModelStalled.__doc__) from None
+        finally:
+            if silence is not None:
+                silence.end()
 
     async def _watched(
         self,
@@ -158,10 +180,14 @@ class ModelRequests:
         hear: Callable[[Any], None],
     ) -> ModelResponse:
         """Ask the model, and no longer if it falls silent."""
+        sent = await self._files.filled(history)
+        self._actor.check_live()
+        self._step.files = SentFiles(sent)
+        rewrite = partial(self._rewrite, history, sent)
         self._silence = silence = self.listen_for(token.cancel, self._agent.stall_timeout)
         try:
             return self._step.answered(
-                await LOOP.ask(turn, history, token, hear, self._counting(row), self._step.asked)
+                await LOOP.ask(turn, sent, token, hear, self._counting(row), self._step.asked, rewrite)
             )
         except Exception:
             if silence is None or not silence.is_too_long:
@@ -208,8 +234,17 @@ class ModelRequests:
         self._spending.add(self._actor, run_of(row, self._actor), used.model, spent)
         self._release()
 
-    def put_right(self, row: TurnRow) -> None:
-        """A turn is begun again: the process may have ended before the root knew of the last request."""
+    def _rewrite(
+        self, history: Sequence[ModelMessage], sent: Sequence[ModelMessage], changes: dict[int, ModelMessage]
+    ) -> None:
+        """Store what capabilities have made of prompts: the next step is to send that too."""
+        self._actor.check_live()
+        stored = {at: self._files.emptied(one, sent[at], history[at]) for at, one in changes.items()}
+        self._transcript.rewrite(stored)
+
+    async def put_right(self, row: TurnRow) -> None:
+        """A turn is begun again: the process may have ended before the root or the user's ledger knew of a request."""
+        await self._users.put_right(row)
         if self._actor.parent is None:
             return  # it is one database, and was one commit
         self._spending.put_right(self._actor, run_of(row, self._actor), row.spent())
@@ -219,11 +254,17 @@ class ModelRequests:
         limits = self._actor.limits
         if limits.tokens is None and limits.dollars is None:
             return
+        names, tokens, nanodollars = self._estimate(turn, messages, limits.dollars is not None)
+        self._reserved = self._spending.reserve(self._actor, tokens, nanodollars, names)
+
+    def _estimate(
+        self, turn: LoopTurn, messages: Sequence[ModelMessage], has_price: bool
+    ) -> tuple[str, int, int | None]:
+        """Return the models that may answer, and the tokens and nanodollars that a request may use at most."""
         read, written = token_estimates.read(turn, messages), token_estimates.written(turn)
-        cost = None if limits.dollars is None else prices.most(turn.asked, read, written, turn.prices)
+        cost = prices.most(turn.asked, read, written, turn.prices) if has_price else None
         names = " or ".join(name for _, name in prices.models_of(turn.asked))
-        nanodollars = None if cost is None else ceil(cost * NANO)
-        self._reserved = self._spending.reserve(self._actor, read + written, nanodollars, names)
+        return names, read + written, None if cost is None else ceil(cost * NANO)
 
     def _release(self) -> None:
         if self._reserved is not None:
@@ -231,6 +272,30 @@ class ModelRequests:
             self._reserved = None
 
     async def _provided(
+        self,
+        row: TurnRow,
+        turn: LoopTurn,
+        messages: Sequence[ModelMessage],
+        step: int | None,
+        ask: Callable[[CancellationToken], Awaitable[T]],
+    ) -> T:
+        """Ask the provider, with a reservation for the user if there are limits of users."""
+        if not self._users.is_on:
+            return await self._asked(row, turn, messages, step, ask)
+        limiter = self._actor.host.shared(Providers).of(turn.asked)
+
+        async def pause(seconds: float) -> None:
+            await limiter.pause(seconds, self._waits, self._running.stopped)
+            self._actor.check_live()
+            self._running.going_on()
+
+        def estimate(has_price: bool) -> tuple[str, int, int | None]:
+            return self._estimate(turn, messages, has_price)
+
+        async with self._users.reserved(row, self._running.stopped, pause, estimate):
+            return await self._asked(row, turn, messages, step, ask)
+
+    async def _asked(
         self,
         row: TurnRow,
         turn: LoopTurn,
@@ -247,9 +312,11 @@ class ModelRequests:
                 async with limiter.request(owner, self._waits, self._running.stopped):
                     await self._actor.until_leased()
                     self._actor.check_live()
+                    await self._step.until_stored(row, turn, step)
+                    self._actor.check_live()
                     self._running.going_on()
                     self._reserve(turn, messages)
-                    with self._step.attempt(row, turn, step):
+                    with self._step.attempt():
                         return await self._over_wire(turn, ask)
             except Exception as error:
                 wait = retry_after(error, PROVIDER.wait(failed, self._actor.host.random))
@@ -280,5 +347,7 @@ class ModelRequests:
             self._timer = None
 
     def _waits(self, seconds: float | None) -> None:
+        if not self._running.is_streamed:
+            return
         self._stream.put({"type": "data-waiting", "transient": True, "data": {"seconds": seconds}})
         self._stream.try_flush()

@@ -88,7 +88,7 @@ class Replay:
         self._stream.tell(wire.recovering(row.id, is_so=True))
         frame = wire.done(row.stream, "recovering", asked=row.prompts(), continuation=bool(row.continues))
         self._stream.tell_live(frame)
-        self._stream.tell_messages(self._record.text)
+        self._stream.tell_messages(self._record.page)
         self._stream.begin_again(step)
 
     def _now(self) -> float:

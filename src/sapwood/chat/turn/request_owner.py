@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.store.turns import TurnRow
+from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.kernel.actors.actor import Actor
+from sapwood.runs.execution.run_hooks import TurnCause
+from sapwood.runs.execution.run_user import user_of
 
 
 class RequestOwner(NamedTuple):
@@ -17,12 +18,6 @@ class RequestOwner(NamedTuple):
 
 
 def owner_of(actor: Actor, row: TurnRow) -> RequestOwner:
-    """Return the user of a turn, or of the turn above that waits for it. Without a user, it is the tree."""
-    if row.user is not None:
-        return RequestOwner("user", row.user)
-    for one in actor.lineage():
-        record = one.found(ConversationRecord)
-        running = None if record is None else record.turns.running()
-        if running is not None and running.user is not None:
-            return RequestOwner("user", running.user)
-    return RequestOwner("tree", str(actor.address.root))
+    """Return the user of a turn, or of the turn above that it works for. Without a user, it is the tree."""
+    user = user_of(actor, TurnCause(row.user, row.run))
+    return RequestOwner("tree", str(actor.address.root)) if user is None else RequestOwner("user", user)

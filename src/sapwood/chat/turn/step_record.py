@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,9 @@ from sapwood.capabilities.spans import Spans, code_of
 from sapwood.chat.models import prices
 from sapwood.chat.models.loop import LoopTurn
 from sapwood.chat.models.request_usage import ModelRequestUsage
+from sapwood.chat.models.sent_form import SentForm
 from sapwood.chat.store.request_records import RequestRecords
+from sapwood.chat.store.sent_files import SentFiles
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.kernel.actors.actor import Actor
@@ -35,6 +37,8 @@ class StepRecord:
         self._span: int | None = None
         self._is_sent = False
         """Whether it is recorded what was sent."""
+        self.files = SentFiles(())
+        """The files that the request holds: the record names them."""
 
     def begin(self, row: TurnRow, turn: LoopTurn, step: int | None) -> None:
         """Record that a request is about to be made: called while there is something to commit, if possible."""
@@ -42,15 +46,21 @@ class StepRecord:
         key = SUMMARY if step is None else str(step)
         self._span = self._spans.begin("step", str(WorkId.run(row.id)), name, key=key, step=step) or None
 
+    async def until_stored(self, row: TurnRow, turn: LoopTurn, step: int | None) -> None:
+        """Store that a request is made again, or for a summary: nothing else is committed before it."""
+        if self._span is None and self._spans.are_kept:
+            self.begin(row, turn, step)
+            self._spans.write()
+            await self._actor.leave()
+
     @contextmanager
-    def attempt(self, row: TurnRow, turn: LoopTurn, step: int | None) -> Generator[None, None, None]:
+    def attempt(self) -> Generator[None, None, None]:
         """Record the request that is made in this block. One that ends with the process stays open."""
         if not self._spans.are_kept:
             yield
             return
-        if self._span is None:
-            self.begin(row, turn, step)
         assert self._span is not None
+        self._spans.asked(self._span)
         self._is_sent = False
         try:
             yield
@@ -73,12 +83,13 @@ class StepRecord:
         """An HTTP client sends this."""
         if self._span is not None and self._actor.dropped is None:
             self._is_sent = True
-            self._requests.sent(self._span, url, body)
+            self._requests.sent(self._span, url, self.files.named_in(body))
 
-    def asked(self, form: Callable[[], bytes]) -> None:
+    def asked(self, form: SentForm) -> None:
         """The model was asked: record it, unless an HTTP client has told what it sends."""
-        if not self._is_sent and self._span is not None:
-            self.sent("", form())
+        if not self._is_sent and self._span is not None and self._actor.dropped is None:
+            self._is_sent = True
+            self._requests.asked(self._span, form)
 
     def used(self, usage: ModelRequestUsage) -> None:
         """The provider has said what the request used."""

@@ -112,7 +112,7 @@ class Answers:
         """Resume a waiting turn if all its questions are answered and it was asked to resume."""
         row = self._turns.of(number)
         calls = [call for call in self._turns.calls(number) if call.answerer is not None]
-        if row is None or row.status != "waiting" or any(call.is_open for call in calls):
+        if row is None or row.status != "waiting" or row.waits_for_limit or any(call.is_open for call in calls):
             return
         if any(call.auto_continue for call in calls):
             self._stream.go_on(number)

@@ -28,7 +28,7 @@ from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.call import Call, Reply
 from sapwood.kernel.marshal.copier import AS_IS, Copies
-from sapwood.kernel.marshal.exceptions import again, crossing, describe, mistake
+from sapwood.kernel.marshal.exceptions import again, crossing, describe, mistake, note_logged
 from sapwood.kernel.ports.agent_hooks import AgentHooks
 from sapwood.settings import Limits
 from sapwood.storage.database import Database
@@ -319,6 +319,7 @@ class Actor(Incarnation):
                 traceback=mistake(error),
                 address=str(self.address),
             )
+            note_logged(failure)
             self.home.drop_unstarted(self, failure if isinstance(failure, SapwoodError) else Crashed(str(error)))
 
     def end(self, error: SapwoodError) -> None:

@@ -16,6 +16,8 @@ from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.ports.shards import shard_of
 
 GOING_AWAY = 1001
+TOO_BIG = 1009
+TOO_LONG = "The message is too long"
 RESTARTING = 1012
 TRY_AGAIN = 1013
 WATCH_ONLY = "This connection is read-only."

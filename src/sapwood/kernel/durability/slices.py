@@ -74,6 +74,10 @@ class Slices:
         steps = self._before_commit if self.open is database else self._next_commit.setdefault(database, {})
         steps[key] = step
 
+    def leave_next_commit(self, database: Database) -> None:
+        """Forget the steps for the next commit of this database: the agent that added them has stopped."""
+        self._next_commit.pop(database, None)
+
     def leaving(self) -> Future[None]:
         """Return what is done when what is open now is durable.
 
@@ -147,7 +151,7 @@ class Slices:
 
     def forget(self, database: Database) -> None:
         """Undo what is open in this database; its agent is gone."""
-        self._next_commit.pop(database, None)
+        self.leave_next_commit(database)
         if self.open is database:
             self.open = None
             self._before_commit.clear()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 from sapwood.address import Address
+from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.log.archive_objects import SNAPSHOTS, Snapshot, is_parked, last_mark, name_of, unpack_snapshot
 from sapwood.kernel.log.records import DIGEST, Base, ChainBroken, ChainLink, chained, commits, tree_id
 from sapwood.kernel.ports.log import Archive, Record
@@ -21,8 +22,6 @@ from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
 from sapwood.storage.wal_frames import whole_image
 
-P = ParamSpec("P")
-T = TypeVar("T")
 LABEL = "address"
 SOON = ".copying"
 """How a folder is called that is not finished."""
@@ -260,20 +259,6 @@ async def _parked_before(archive: Archive, tree: str, links: Sequence[ChainLink]
         f"Message {links[0].sequence} of {links[0].message.root} does not follow any archived message: an earlier "
         "message is missing, or a node wrote that was not the owner."
     )
-
-
-async def to_the_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something to files in a thread. A cancelled caller waits: no other task may use these files."""
-    done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-    try:
-        return await asyncio.shield(done)
-    except asyncio.CancelledError:
-        while not done.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({done})
-        if not done.cancelled():
-            done.exception()
-        raise
 
 
 async def write(state: TreeContent, root: Address, folder: Path, files: Files) -> RestoredTree:

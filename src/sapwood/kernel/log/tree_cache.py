@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import SapwoodError, Unavailable
-from sapwood.kernel.aio import cancel_all
+from sapwood.kernel.aio import cancel_all, to_the_end
 from sapwood.kernel.log.archive_objects import is_parked, last_mark
 from sapwood.kernel.log.idle_trees import RETRY_AFTER, IdleTrees
 from sapwood.kernel.log.local_copy import CLEAN, catch_up, clean_tail, record_clean
@@ -25,7 +25,7 @@ from sapwood.kernel.log.reader import ClusterReader, Replicas
 from sapwood.kernel.log.records import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.log.repair import Read, heal
 from sapwood.kernel.log.replicated_gate import ReplicatedGate
-from sapwood.kernel.log.restore import RestoredTree, TreeContent, clear, read_tree, state_in, to_the_end, write
+from sapwood.kernel.log.restore import RestoredTree, TreeContent, clear, read_tree, state_in, write
 from sapwood.kernel.log.snapshots import archive_state, forget_tree, mark_live, snapshot, sweep_tree
 from sapwood.kernel.log.writer import LogPosition
 from sapwood.kernel.ports.log import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record

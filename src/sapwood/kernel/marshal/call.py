@@ -52,6 +52,12 @@ class Reply(Protocol):
     def add_done_callback(self, act: Callable[[Any], object], /) -> None: ...
 
 
+def id_of(user: Any) -> str | None:
+    """Return the id of a user, or a user that is a string; `None` for any other user without an `id` that is one."""
+    id: Any = user if isinstance(user, str) else getattr(user, "id", None)
+    return id if isinstance(id, str) else None
+
+
 class Call:
     """One method running, or about to run, in one agent."""
 
@@ -68,6 +74,7 @@ class Call:
         "method",
         "reply",
         "trace",
+        "user",
         "work",
     )
 
@@ -79,6 +86,8 @@ class Call:
         """What the caller waits for; `None` for work that no caller waits for."""
         self.client: object = None
         """The connection that caused it, if a client did; `OPERATOR` if an operator did."""
+        self.user: str | None = None if caller is None else caller.user
+        """The id of the user whose message began the turn that it is a part of."""
         self.work: object = None
         """The durable work it is part of, if any: what its steps are remembered by."""
         self.trace: Any = None if tracing.tracer is None else tracing.carried()

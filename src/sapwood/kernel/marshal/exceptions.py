@@ -26,8 +26,10 @@ from sapwood.errors import (
 from sapwood.kernel.marshal.copier import Copier
 
 MAX_CAUSES = 8
-MISTAKES = (Crashed, UsageError, StoredDataError, InvalidArguments, InvalidName, NoSuchMethod, CallTooDeep)
+MISTAKES = (Crashed, UsageError, InvalidArguments, InvalidName, NoSuchMethod, CallTooDeep)
 """Errors of sapwood's own whose place in the program has to be found."""
+LOGGED = "_sapwood_logged"
+"""The attribute of an error whose traceback is in the log."""
 ARGUMENT = Copier(Any, "An exception's argument")
 
 
@@ -74,6 +76,16 @@ def describe(error: BaseException) -> str:
     told = traceback.TracebackException(type(error), error, None)
     told.__notes__ = []
     return list(told.format_exception_only())[-1].strip()
+
+
+def note_logged(error: BaseException) -> None:
+    """Note that the traceback of an error is in the log, so that the next one who logs it leaves it out."""
+    vars(error)[LOGGED] = True
+
+
+def unlogged(error: BaseException) -> BaseException | None:
+    """Return an internal error if its traceback is to be logged; None if it is in the log already, or says nothing."""
+    return None if isinstance(error, StoredDataError) or vars(error).get(LOGGED) else error
 
 
 def mistake(error: BaseException) -> BaseException | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from sapwood.kernel.marshal.disclosure import internal_error, new_reference, told_of
-from sapwood.kernel.marshal.exceptions import describe
+from sapwood.kernel.marshal.exceptions import describe, unlogged
 from sapwood.randomness import SYSTEM, Random
 from sapwood.storage.availability import StorageUnavailable
 from sapwood.wire.final_errors import final_code
@@ -95,7 +95,7 @@ class FailureLog:
             describe(error),
             error=error,
             about=(address, method),
-            traceback=error,
+            traceback=unlogged(error),
             with_reference=True,
             address=str(address),
         )

@@ -15,7 +15,7 @@ import msgspec
 from sapwood import tracing
 from sapwood.address import Address, PathSegment
 from sapwood.kernel.marshal.agent_class import AgentClass
-from sapwood.kernel.marshal.call import Call, Incarnation
+from sapwood.kernel.marshal.call import Call, Incarnation, id_of
 from sapwood.kernel.marshal.values import Value
 
 Steps = list[tuple[str, str]]
@@ -31,6 +31,8 @@ class OuterCall(msgspec.Struct, array_like=True):
     """The name of its agent's file."""
     key: str | None = None
     """Its idempotency key."""
+    user: str | None = None
+    """The id of the user that it is made for."""
 
 
 class CallerContext(msgspec.Struct, array_like=True):
@@ -136,9 +138,8 @@ def cause_of(caller: Call | None, deadline: float | None) -> CallerContext | Non
     one = caller
     while one is not None:
         agent = one.actor
-        chain.append(
-            OuterCall(cast("Steps", list(agent.address.segments)), one.method, one.is_start, agent.stem, one.key)
-        )
+        steps, user = cast("Steps", list(agent.address.segments)), one.user or id_of(getattr(one.client, "user", None))
+        chain.append(OuterCall(steps, one.method, one.is_start, agent.stem, one.key, user))
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
@@ -157,6 +158,7 @@ def caller_of(cause: CallerContext, live: dict[Address, Incarnation]) -> Call | 
         call = Call(live.get(address) or RemoteIncarnation(address, above.stem), above.method, call)
         call.is_start = above.is_start
         call.key = above.key
+        call.user = above.user
     return call
 
 

@@ -38,6 +38,7 @@ from sapwood.kernel.trees.lost_children import lost_children
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import LABEL
 from sapwood.randomness import new_id
+from sapwood.storage.blobs import blobs_in
 from sapwood.storage.copies import Copier, FilePart, Order, copy_elsewhere
 from sapwood.storage.copy_marks import mark_copies
 from sapwood.storage.files import Files, held_still, make_private_folder, open_private
@@ -141,6 +142,7 @@ def _parts(folder: Path, lengths: Mapping[str, int]) -> list[FilePart]:
                     parts.append(FilePart(entry.name, lengths.get(entry.name, entry.stat().st_size)))
                 elif entry.name.endswith(".db") or entry.name == LABEL:
                     parts.append(FilePart(entry.name))
+        parts += [FilePart(str(path.relative_to(folder))) for path in blobs_in(folder)]
     except OSError as error:
         raise StoredDataError(f"The folder of the tree cannot be read: {error.strerror}.") from None
     return parts

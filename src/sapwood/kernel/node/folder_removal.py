@@ -12,6 +12,7 @@ from sapwood.errors import StoredDataError
 from sapwood.kernel.node.background import Background
 from sapwood.kernel.node.data_folder import REMOVED, RESTORED, unfinished
 from sapwood.kernel.ports.durability import Gate
+from sapwood.storage.blobs import blob_folders, remove_blobs
 from sapwood.storage.files import Files
 
 
@@ -53,6 +54,9 @@ class FolderRemoval:
         if not _is_folder(folder):
             self._files.remove(folder)
             return
+        for below in blob_folders(folder):
+            for _ in remove_blobs(below, self._files):
+                await asyncio.sleep(0)
         for number, file in enumerate(_files_in(folder), start=1):
             self._files.remove(file)
             if number % 200 == 0:

@@ -331,7 +331,7 @@ class Node:
         if self.keeper is None:
             return StoredDataError(
                 f"The file {file} of {root} is damaged: {how}. Restore the tree from a backup: "
-                f"`sapwood restore FOLDER {root}`."
+                f"`sapwood restore FOLDER {root} --data {self.folder}`."
             )
         error = Unavailable(f"The local copy of {root} is damaged ({file}: {how}) and is read again from the log.")
         tree = self.trees.get(root)
@@ -472,7 +472,7 @@ class Node:
 
     def die_now(self) -> None:
         """Stop as a killed process does: uncommitted writes are lost, and no hook runs."""
-        self.stopped = Unavailable("The process crashed.")
+        self.stopped = Unavailable("The process crashed. Get the agent again.")
         self._has_died = True
         for tree in self.trees.values():
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sapwood.errors import OverLimit
 from sapwood.kernel.actors.actor import Actor
@@ -36,30 +36,25 @@ class Budget:
     field: Field
     limit: float | Per
 
-    def check(self, request: ModelRequest, used: int, reserved: int) -> None:
-        """Refuse a request that does not fit beside what is used and reserved, in tokens or nanodollars."""
+    def check(self, request: ModelRequest, used: int, reserved: int, extra: int = 0) -> None:
+        """Refuse a request that does not fit beside what is used and reserved, in tokens or nanodollars.
+
+        A person has allowed `extra` beside the amount. Raises `Extensible` if a person may be asked for more.
+        """
         asked = request.tokens if self.field == "tokens" else request.nanodollars
-        if asked is None:
-            raise self._over(
-                request,
-                f"its price is unknown, so {self} cannot be enforced. Set the price with Settings(prices=…).",
-            )
-        if used + reserved + asked <= self.amount:
-            return
         now = self.owner.host.clock.now()
-        end = f" The period ends at {self.limit.end(now)}." if isinstance(self.limit, Per) else ""
-        # If the request alone is too large, the next period does not help.
-        wait = self.limit.span(now).ends_at - now if isinstance(self.limit, Per) and asked <= self.amount else None
-        if self.field == "tokens":
-            also = f" and {reserved} reserved" if reserved else ""
-            text = (
-                f"the request takes up to {asked} tokens, and of {self} {used} are used{also}.{end} Reserved for an "
-                "answer are max_tokens of the model's settings, or 4096."
-            )
-        else:
-            also = f" and {_money(reserved)} reserved" if reserved else ""
-            text = f"the request costs up to {_money(asked)}, and of {self} {_money(used)} are spent{also}.{end}"
-        raise self._over(request, text, wait)
+        short = shortage(self.field, self.limit, self._whose, asked, used, reserved, extra, now=now)
+        if short is None:
+            return
+        refusal = OverLimit(
+            f"{request.actor.address} cannot call {request.model}: {short.text}",
+            path=self.owner.address.segments,
+            limit=self.field,
+            retry_after=short.retry_after,
+        )
+        if short.missing is not None and isinstance(self.limit, Per) and self.limit.extend_by is not None:
+            raise Extensible(self, short.missing, refusal)
+        raise refusal
 
     def warning(self, used: int) -> LimitWarning | None:
         """Return that so much is used of the current period, in tokens or nanodollars, if a warning is due."""
@@ -70,7 +65,7 @@ class Budget:
         return LimitWarning(
             limit=self.field,
             amount=float(limit.amount),
-            threshold=limit.warn_at * limit.amount,
+            threshold=float(f"{limit.warn_at * limit.amount:.12g}"),  # 0.1 * 0.025 has seventeen digits
             used=used / NANO if self.field == "dollars" else float(used),
             period=limit.period,
             zone=limit.zone,
@@ -86,20 +81,25 @@ class Budget:
     @property
     def amount(self) -> int:
         """The limit in tokens or nanodollars."""
-        amount = self.limit.amount if isinstance(self.limit, Per) else self.limit
-        return round(amount * NANO) if self.field == "dollars" else int(amount)
+        return in_unit(self.field, self.limit)
+
+    @property
+    def _whose(self) -> str:
+        return f"{self.owner.address} and all agents under it"
 
     def __str__(self) -> str:
-        limit = repr(self.limit) if isinstance(self.limit, Per) else f"{self.limit:.15g}"
-        return f"Limits({self.field}={limit}) for {self.owner.address} and all agents under it"
+        return named(self.field, self.limit, self._whose)
 
-    def _over(self, request: ModelRequest, text: str, wait: float | None = None) -> OverLimit:
-        return OverLimit(
-            f"{request.actor.address} cannot call {request.model}: {text}",
-            path=self.owner.address.segments,
-            limit=self.field,
-            retry_after=wait,
-        )
+
+class Extensible(Exception):
+    """A request does not fit into a limit, but a person may allow more."""
+
+    def __init__(self, budget: Budget, missing: int, refusal: OverLimit) -> None:
+        super().__init__(str(refusal))
+        self.budget = budget
+        self.missing = missing
+        """How much more the request needs, in tokens or nanodollars."""
+        self.refusal = refusal
 
 
 def budgets_of(actor: Actor) -> list[Budget]:
@@ -114,5 +114,80 @@ def budgets_of(actor: Actor) -> list[Budget]:
     return found
 
 
-def _money(nanodollars: int) -> str:
+class Shortage(NamedTuple):
+    """Why a request does not fit into a limit."""
+
+    text: str
+    missing: int | None
+    """How much more it needs, in tokens or nanodollars. `None` if its price is unknown."""
+    retry_after: float | None
+    """Seconds until it may fit. `None` if a wait does not help."""
+
+
+def shortage(
+    field: Field,
+    limit: float | Per,
+    whose: str,
+    asked: int | None,
+    used: int,
+    reserved: int,
+    extra: int = 0,
+    *,
+    now: float,
+) -> Shortage | None:
+    """Return why a request does not fit beside what is used and reserved; `None` if it fits.
+
+    Amounts are in tokens or nanodollars. `extra` was allowed beside the limit.
+    """
+    name, amount = named(field, limit, whose), in_unit(field, limit)
+    if asked is None:
+        text = f"its price is unknown, so {name} cannot be enforced. Set the price with Settings(prices=…)."
+        return Shortage(text, None, None)
+    missing = used + reserved + asked - amount - extra
+    if missing <= 0:
+        return None
+    if asked > amount + extra:
+        return Shortage(_too_large(field, asked, name), missing, None)
+    end = f" The period ends at {limit.end(now)}." if isinstance(limit, Per) else ""
+    # If the request alone is too large, the next period does not help.
+    wait = limit.span(now).ends_at - now if isinstance(limit, Per) and asked <= amount else None
+    if field == "tokens":
+        also = f" and {reserved} reserved" if reserved else ""
+        allowed = f"; a person has allowed {extra} more" if extra else ""
+        text = (
+            f"the request takes up to {asked} tokens, and of {name} {used} are used{also}{allowed}.{end} "
+            "Reserved for an answer are max_tokens of the model's settings, or 4096."
+        )
+    else:
+        also = f" and {money(reserved)} reserved" if reserved else ""
+        allowed = f"; a person has allowed {money(extra)} more" if extra else ""
+        text = f"the request costs up to {money(asked)}, and of {name} {money(used)} are spent{also}{allowed}.{end}"
+    return Shortage(text, missing, wait)
+
+
+def _too_large(field: Field, asked: int, name: str) -> str:
+    """Return why a request fits into no period: not even if nothing else is used."""
+    what = f"take up to {asked} tokens" if field == "tokens" else f"cost up to {money(asked)}"
+    return (
+        f"one request may {what}, more than all of {name}. Set max_tokens in model_settings (without it, 4096 tokens "
+        "are reserved for an answer), or raise the limit."
+    )
+
+
+def named(field: Field, limit: float | Per, whose: str) -> str:
+    """Return a limit as errors name it."""
+    return (
+        f"Limits({field}={limit!r}) for {whose}"
+        if isinstance(limit, Per)
+        else f"Limits({field}={limit:.15g}) for {whose}"
+    )
+
+
+def in_unit(field: Field, limit: float | Per) -> int:
+    """Return a limit in tokens, or in nanodollars."""
+    amount = limit.amount if isinstance(limit, Per) else limit
+    return round(amount * NANO) if field == "dollars" else int(amount)
+
+
+def money(nanodollars: int) -> str:
     return f"${nanodollars / NANO:.9g}"

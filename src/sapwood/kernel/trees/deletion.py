@@ -24,6 +24,7 @@ from sapwood.kernel.trees.quota import Ledger
 from sapwood.kernel.trees.run_quota import RunQuota
 from sapwood.kernel.trees.usage import UsageMeter
 from sapwood.settings import Limits
+from sapwood.storage.blobs import blob_folder, remove_blobs
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.marks import Marks
@@ -111,6 +112,8 @@ class Deletion:
         self._yard.release(database)
         if self._yard.marks is not None:
             self._yard.marks.remove(stem)
+        for _ in remove_blobs(blob_folder(database.path), self._yard.files):
+            await asyncio.sleep(0)
         self._yard.files.remove(database.path)
         self._yard.files.remove(database.wal)
         self._yard.databases.pop(stem, None)

@@ -121,12 +121,18 @@ class Ledger:
             self._load()
         return self._bytes >= limits.tree_bytes
 
+    def shrink(self, by: int) -> None:
+        """Account for a file that was removed; never refused."""
+        self._load()
+        self._bytes = max(self._bytes - by, 0)
+        self.freed()
+
     def freed(self) -> None:
         """Something is being removed: measure before the next refusal."""
         self._refused_until = 0.0
 
     def grow(self, by: int, limits: Limits, path: Path) -> bool:
-        """Account for a database that grew; return whether the grant has to be raised before the next commit."""
+        """Account for something that grew; return whether the grant has to be raised before the next commit."""
         self._load()
         self._bytes = max(self._bytes + by, 0)
         if self._bytes >= limits.tree_bytes:
@@ -135,8 +141,8 @@ class Ledger:
             if self._bytes >= limits.tree_bytes:
                 self._refused_until = self._now() + MEASURE_AGAIN
                 raise OverLimit(
-                    f"The databases of this tree have {self._bytes} bytes; the limit is {limits.tree_bytes}. "
-                    "Delete rows or sub-agents, or raise Limits(tree_bytes=…).",
+                    f"The databases and files of this tree have {self._bytes} bytes; the limit is {limits.tree_bytes}. "
+                    "Delete rows, files or sub-agents, or raise Limits(tree_bytes=…).",
                     path=path,
                     limit="tree_bytes",
                 )

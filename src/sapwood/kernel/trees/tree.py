@@ -262,6 +262,7 @@ class Tree(TreeFiles):
         for one in doomed:
             one.end(error)
             one.children.clear()
+            self.slices.leave_next_commit(one.database)
         if any(call.work is not None for one in doomed for call in one.calls):
             # What they did is due still, if they are not gone for good.
             self.host.alarms.look_again(self.address)

@@ -17,6 +17,7 @@ from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.trees.quota import Ledger
 from sapwood.settings import Limits
 from sapwood.storage.availability import StorageUnavailable
+from sapwood.storage.blobs import blob_bytes
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
@@ -63,6 +64,8 @@ class TreeFiles(ABC):
         self.marks = Marks(folder, files) if has_marks else None
         self._labelled = False
         self._measured: dict[Database, tuple[int, int]] = {}
+        self._reserved = 0
+        """Bytes of files that are being stored."""
         self._written: Database | None = None
         """The database that was written last."""
         self.root = self.database(ROOT_STEM, host.settings.limits)
@@ -158,14 +161,35 @@ class TreeFiles(ABC):
                 raise
             self.ledger.freed()
 
+    def reserve(self, size: int) -> None:
+        """Account for a file before its bytes are stored; `OverLimit` if the tree has no room for it."""
+        self._reserved += size
+        try:
+            self._account(size, "")
+        except OverLimit:
+            self._reserved -= size
+            self.ledger.shrink(size)
+            raise
+
+    def stored(self, size: int) -> None:
+        """The bytes that were reserved for a file are stored: they are measured from now on."""
+        self._reserved -= size
+
+    def forget_file(self, size: int) -> None:
+        """A file was removed, or was not stored after all."""
+        self.ledger.shrink(size)
+
     def _estimate(self) -> int:
         """Return what the files take on the disk: never less than they hold."""
-        return sum(entry.stat().st_size for entry in self.folder.iterdir()) if self._exists else 0
+        if not self._exists:
+            return self._reserved
+        return sum(entry.stat().st_size for entry in self.folder.iterdir()) + blob_bytes(self.folder) + self._reserved
 
     def _measure_all(self) -> int:
-        """Return what all databases of the tree hold. Opens each of them, so only before a refusal."""
+        """Return what all files of the tree hold. Opens each of its databases, so only before a refusal."""
         names = sorted(entry.stem for entry in self.folder.iterdir() if entry.suffix == ".db")
-        return sum(self.database(name, self.limits).used_bytes() for name in names)
+        databases = sum(self.database(name, self.limits).used_bytes() for name in names)
+        return databases + blob_bytes(self.folder) + self._reserved
 
     def whose_slice(self) -> object:
         try:

@@ -22,7 +22,8 @@ from sapwood.errors import Path, SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.ports.durability import Gate
-from sapwood.kernel.trees.budgets import NANO, Budget, ModelRequest, budgets_of
+from sapwood.kernel.trees.budgets import NANO, Budget, Extensible, ModelRequest, budgets_of
+from sapwood.kernel.trees.limit_extensions import LimitExtensions, period_of
 from sapwood.kernel.trees.period_usage import PeriodTotal, PeriodUsage
 from sapwood.kernel.trees.tree_index import TreeIndex
 from sapwood.periods import Per
@@ -129,13 +130,24 @@ class UsageMeter(TreeIndex):
         super().__init__(root, slices, gate)
         self._reserved: set[Reservation] = set()
         self._periods = PeriodUsage(root)
+        self.extensions = LimitExtensions(root, slices, gate)
+        """What people have allowed beside the limits."""
 
     def reserve(self, actor: Actor, tokens: int, nanodollars: int | None, model: str) -> Reservation:
-        """Set aside what a request may use at most, or refuse it; `nanodollars` is `None` if the price is unknown."""
+        """Set aside what a request may use at most, or refuse it; `nanodollars` is `None` if the price is unknown.
+
+        Raises `Extensible` if only limits refuse it that a person may extend.
+        """
         self._reserved = {one for one in self._reserved if one.actor.dropped is None}
         request = ModelRequest(actor, model, tokens, nanodollars)
+        extensible: Extensible | None = None
         for budget in budgets_of(actor):
-            self._check(budget, request)
+            try:
+                self._check(budget, request)
+            except Extensible as reached:
+                extensible = extensible or reached
+        if extensible is not None:
+            raise extensible
         stems = frozenset(one.stem for one in actor.lineage())
         reservation = Reservation(actor, stems, tokens, nanodollars or 0)
         self._reserved.add(reservation)
@@ -151,7 +163,10 @@ class UsageMeter(TreeIndex):
         now = request.actor.host.clock.now()
         spent = self._periods.of(stem, limit, now) if isinstance(limit, Per) else self.of(stem)
         reserved = sum(getattr(one, budget.unit) for one in self._reserved if stem in one.stems)
-        budget.check(request, getattr(spent, budget.unit), reserved)
+        extra = 0
+        if isinstance(limit, Per) and limit.extend_by is not None:
+            extra = self.extensions.granted(period_of(budget, now).key)
+        budget.check(request, getattr(spent, budget.unit), reserved, extra)
 
     def add(self, actor: Actor, run: str, model: str, spent: Spent) -> None:
         """Count what was used, here and for all agents above."""
@@ -279,6 +294,7 @@ class UsageMeter(TreeIndex):
         if self._root.has(SPENDING):
             self._root.execute("DELETE FROM sapwood_spending WHERE agent = ?", stem)
         self._periods.forget(stem)
+        self.extensions.forget(stem)
 
 
 def _in_period(spent: Spent) -> PeriodTotal:

@@ -16,6 +16,7 @@ from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.exposed_methods import MethodCodec
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.copier import json_to_copy
 from sapwood.kernel.marshal.disclosure import as_stored
 from sapwood.kernel.marshal.exceptions import describe, mistake
@@ -25,6 +26,8 @@ from sapwood.runs.dispatch.run_monitors import RunMonitors
 from sapwood.runs.execution.contract import CANCELLED, DrivenPart, Steered, code_of, doing
 from sapwood.runs.execution.driver import RUNNING, DriverPace, NodeDriver, is_again, part_of
 from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.execution.run_hooks import TurnCause
+from sapwood.runs.execution.run_user import user_of
 from sapwood.runs.tables.outputs import read_output
 from sapwood.runs.tables.own_questions import OwnQuestions
 from sapwood.runs.tables.question import Answer, Approvers, Author, Question
@@ -127,6 +130,8 @@ class MethodRuns:
             return
         driver = self._actor.host.shared(NodeDriver).driver
         part, is_known = part_of(self._actor, run, run, is_new=not is_again()), False
+        if (call := current.get()) is not None:
+            call.user = user_of(self._actor, TurnCause(run=run))
         if row.status == RUNNING:
             if run in self._cut or not served.is_wanted(run):
                 await self._stop(run, self.why_not(run))

@@ -257,7 +257,7 @@ class Runs:
             status = "queued" if self._outcomes.stored(row.id) is None else "running"
             self.registry.set(row.id, status=status, error=None, reason=None, still_running=0, ended_at=None)
             row = self._outcomes.row(row.id)
-            self._outcomes.spans.begin(row)
+            self._outcomes.spans.begin_again(row)
         if (followed := self._outcomes.followed.get(row.id)) is None:
             self._monitors.launch_again(row.id)
         else:
@@ -470,6 +470,7 @@ class Runs:
             self._monitors.forget(id)
             self._monitors.wake(id)  # else its fiber would sleep for ever
             self.registry.remove([id])
+            self._outcomes.spans.end(row._replace(status="cancelled", reason=CLEARED))
             self._outcomes.freed()
             self._outcomes.changed(id)
             if row.remote is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from sapwood.capabilities.connections import ClientHooks
 from sapwood.kernel.actors.actor import Actor
@@ -10,6 +10,15 @@ from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.runs.execution.contract import RunBackend
 from sapwood.runs.tables.question import Approvers
 from sapwood.runs.tables.runs_table import Run
+
+
+class TurnCause(NamedTuple):
+    """For whom a turn is executed."""
+
+    user: str | None = None
+    """The id of the user whose message began it."""
+    run: str | None = None
+    """The run that the turn is."""
 
 
 class RunHooks(ClientHooks, Protocol):
@@ -35,6 +44,14 @@ class RunHooks(ClientHooks, Protocol):
 
     def run_backend(self) -> RunBackend:
         """Return what executes the runs of the agent."""
+        ...
+
+    def turn_cause(self, turn: str | None = None) -> TurnCause | None:
+        """Return for whom a turn is executed, by default the one that runs now; `None` if there is none."""
+        ...
+
+    async def limit_settled(self, turn: str) -> None:
+        """Resume a turn that waited until a person allowed more of a limit."""
         ...
 
     def post_result(self, run: Run[Any]) -> None:

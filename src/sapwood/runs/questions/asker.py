@@ -20,12 +20,13 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.copier import unjson_hook
 from sapwood.kernel.marshal.json_schemas import check_schema
 from sapwood.kernel.marshal.method_schemas import schema_of
+from sapwood.roles import Roles, stored_roles
 from sapwood.runs.dispatch.run_request import tool_call
 from sapwood.runs.dispatch.timed_run import until
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.questions.questions import Questions
 from sapwood.runs.tables.own_questions import OwnQuestions, QuestionRow
-from sapwood.runs.tables.question import AnyClient, Question, Roles
+from sapwood.runs.tables.question import Question
 
 DENIED = "The question was denied."
 
@@ -57,7 +58,7 @@ class Asker:
         if row.answer is None:
             work.progressed()  # each time that it gets here: it may wait through many restarts
         try:
-            kind, value = await self._answer(row, work)
+            kind, value = await self.answer_to(row, work, parks=work.owner is not None)
         except CancelledError:
             if key is not None:  # without a key, the next question is another one
                 work.names.discard(name)
@@ -100,15 +101,22 @@ class Asker:
                     f"every client. Or write {self._actor.kind.cls.__name__}.may_answer()."
                 )
             return None
-        if isinstance(approvers, AnyClient):
-            return ()
-        roles = (approvers,) if isinstance(approvers, str) else tuple(approvers)
-        if not roles or not all(isinstance(one, str) and one for one in cast("tuple[Any, ...]", roles)):
-            raise UsageError(f"approvers={approvers!r}: expected a role, several roles, or ANY_CLIENT.")
-        return roles
+        return stored_roles(approvers)
 
-    async def _answer(self, row: QuestionRow, work: Work) -> tuple[str, Any]:
-        """Return how a question was answered, once it is."""
+    def put(self, question: Question, work: Work, name: str) -> QuestionRow:
+        """Ask a question of the framework's own, in this slice."""
+        assert work.fiber is not None
+        row = self._own.add(question, work.id, work.fiber, name, None, None)
+        self._actor.of(Questions).asked()
+        return row
+
+    async def answer_to(
+        self, row: QuestionRow, work: Work, *, parks: bool, ends_at: float = UNTIL_WOKEN
+    ) -> tuple[str, Any]:
+        """Return how a question was answered, once it is; `expired` if it is not by `ends_at`.
+
+        If it `parks`, the fiber that asks leaves the memory after a minute.
+        """
         actor = self._actor
         try:
             await actor.leave()
@@ -120,16 +128,19 @@ class Asker:
                 if found.answer is not None:
                     kind, value = msgspec.json.decode(found.answer)
                     return kind, value
+                now = actor.host.clock.now()
+                if now >= ends_at:
+                    return "expired", None
                 answered = self._own.waiting(row.id)
-                if work.owner is None:
+                if not parks:
                     await answered
                     continue
-                await until(actor, actor.host.clock.now() + PARKED_AFTER, answered)
+                await until(actor, min(now + PARKED_AFTER, ends_at), answered)
                 actor.check_live()
-                if not answered.done() and (suspended := work.park(UNTIL_WOKEN)) is not None:
+                if not answered.done() and (suspended := work.park(ends_at)) is not None:
                     raise suspended
                 if not answered.done():
-                    await answered
+                    await until(actor, ends_at, answered)
         except CancelledError:
             # The code waits no longer: its own timeout, or the end of its fiber.
             if actor.dropped is None and self._own.withdraw(row.id):

@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from sapwood.address import Address
 from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.trees.tree import tree_of
+from sapwood.roles import ANY_CLIENT
 from sapwood.runs.execution.access_gates import Gates, Path, Shut, report_failed_hook
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.execution.run_hooks import class_hooks
 from sapwood.runs.tables.question import (
-    ANY_CLIENT,
     NOT_ALLOWED,
     Answer,
     Approvers,
@@ -27,6 +27,7 @@ from sapwood.runs.tables.question import (
     name_of,
     refusal_of,
     refused_by,
+    roles_of,
 )
 
 log = logging.getLogger(__name__)
@@ -138,10 +139,19 @@ class Permission:
             wanted.append(Question.about(id, question.tool, answer.value, question.kind))
         for one in wanted:
             if (why := await self._refusal(user, one)) is not None:
-                facts = (self._actor.address, id, one.tool, name_of(user), why)
-                log.info("answer refused address=%s question=%s tool=%s user=%s: %s", *facts)
+                facts = (self._actor.address, id, one.tool, name_of(user), self._roles_that_differ(user, one), why)
+                log.info("answer refused address=%s question=%s tool=%s user=%s%s: %s", *facts)
                 raise Refused(why)
         return question if self.is_open(question) else None
+
+    def _roles_that_differ(self, user: Any, question: Question) -> str:
+        """Return for the log the roles that may answer and those of a user, if none is among them."""
+        approvers = self._approvers(self._actor.address, question)
+        if question.kind == "client" or approvers is None or callable(approvers) or approvers is ANY_CLIENT:
+            return ""
+        wanted = {approvers} if isinstance(approvers, str) else set(cast("Sequence[str]", approvers))
+        has = roles_of(user)
+        return "" if wanted & has else f" approvers={','.join(sorted(wanted))} roles={','.join(sorted(has)) or 'none'}"
 
     def is_open(self, question: Question) -> bool:
         """Return whether this very question of the agent is open."""

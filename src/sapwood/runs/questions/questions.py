@@ -433,6 +433,8 @@ class Questions:
     async def _take_posted(self, request: Any) -> bool:
         try:
             posted: PostedAnswer = read_json(await request.body(), PostedAnswer)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"The body is not a valid answer: {error}.") from None
         except msgspec.DecodeError as error:
             raise InvalidArguments(f"The body must be a JSON object with an `id`: {error}.") from None
         if posted.approved is not None and posted.digest is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.runs.tables.runs_table import RUNS
+from sapwood.storage.blobs import SUFFIX, blob_folder, folder_bytes
 from sapwood.storage.database import Database
 
 
@@ -16,7 +17,7 @@ def held(database: Database) -> int:
     below = 0
     if database.exists and database.has(RUNS):
         ((below,),) = database.execute("SELECT coalesce(sum(bytes), 0) FROM sapwood_runs")
-    return _size(database.path) + _size(database.wal) + below
+    return _size(database.path) + _size(database.wal) + folder_bytes(blob_folder(database.path)) + below
 
 
 def held_below(folder: Path, parent: str, generations: list[int]) -> list[int]:
@@ -27,7 +28,7 @@ def held_below(folder: Path, parent: str, generations: list[int]) -> list[int]:
         for entry in entries:
             stem, _, _ = entry.name.partition(".")
             try:
-                size = entry.stat().st_size
+                size = folder_bytes(Path(entry.path)) if entry.name.endswith(SUFFIX) else entry.stat().st_size
             except FileNotFoundError:
                 continue
             if stem not in sizes:

@@ -117,12 +117,25 @@ class OwnQuestions:
         self._check_size("answer", text)
         self._actor.of(Decisions).answered(question, answer, author)
         self._db.execute("UPDATE sapwood_own_questions SET answer = ? WHERE id = ?", text, id)
-        waiting = self._waiting.pop(id, None)
+        self._resume(row)
+        return True
+
+    def with_key(self, key: str) -> QuestionRow | None:
+        """Return the open question with a key of the framework's own."""
+        rows = self._find("WHERE key = ? AND answer IS NULL", key)
+        return rows[0] if rows else None
+
+    def retract(self, row: QuestionRow) -> None:
+        """Close a question of the framework's own that nothing waits for any more, and resume the asker."""
+        self._db.execute("UPDATE sapwood_own_questions SET answer = ? WHERE id = ?", '["withdrawn",null]', row.id)
+        self._resume(row)
+
+    def _resume(self, row: QuestionRow) -> None:
+        waiting = self._waiting.pop(row.id, None)
         if waiting is None or waiting.done():
             self._actor.of(Agenda).fibers.wake_number(row.fiber)
         else:
             waiting.set_result(None)
-        return True
 
     def waiting(self, id: str) -> Future[None]:
         """Return a future that is done when a question is answered."""

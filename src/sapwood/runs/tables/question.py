@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from sapwood.address import PathSegment
-from sapwood.kernel.marshal.call import OPERATOR, current
+from sapwood.kernel.marshal.call import OPERATOR, current, id_of
 from sapwood.kernel.marshal.json_schemas import problem_of
+from sapwood.roles import AnyClient, Roles
 
 Kind: TypeAlias = Literal["approval", "client", "choice", "text", "form"]
 
@@ -108,22 +109,9 @@ class Answer:
     """Other arguments, a reason, the result of the tool or the answer to what code asks, or the error."""
 
 
-class AnyClient:
-    """The type of `ANY_CLIENT`."""
-
-    def __repr__(self) -> str:
-        return "ANY_CLIENT"
-
-
-ANY_CLIENT: Final = AnyClient()
-"""Every client that the gates of the agent admit may answer: the users of the conversation themselves."""
-
 Verdict: TypeAlias = bool | str
 """`True` allows. `False` refuses, and a text refuses with a reason."""
 Rule: TypeAlias = Callable[[Any, Question], Verdict | Awaitable[Verdict]]
-Roles: TypeAlias = AnyClient | str | Sequence[str]
-"""Who may answer a question that code asks: `ANY_CLIENT`, or one role or several."""
-
 Approvers: TypeAlias = Roles | Rule
 """Who may approve the calls of a tool: `ANY_CLIENT`, one role or several, or a function of user and question."""
 
@@ -172,16 +160,13 @@ def author_of_code(authentication: str | None) -> Author:
     return author_of_client(getattr(client, "user", None), authentication, channel)
 
 
-def id_of(user: Any) -> str | None:
-    """Return the id of a user, or a user that is a string; `None` for any other user without an `id` that is one."""
-    id: Any = user if isinstance(user, str) else getattr(user, "id", None)
-    return id if isinstance(id, str) else None
-
-
 def user_of_code() -> str | None:
-    """Return the id of the user whose client called the code that runs now; `"operator"` for an operator."""
-    client = _calling_client()
-    return "operator" if client is OPERATOR else id_of(getattr(client, "user", None))
+    """Return the id of the user whose client called the code that runs now, or whose message began the turn that it
+    is a part of; `"operator"` for an operator."""
+    call, client = current.get(), _calling_client()
+    if client is OPERATOR:
+        return "operator"
+    return id_of(getattr(client, "user", None)) or (None if call is None else call.user)
 
 
 def _calling_client() -> object:

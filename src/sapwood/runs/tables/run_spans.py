@@ -15,15 +15,27 @@ class RunSpans:
         self._spans = actor.of(Spans)
 
     def begin(self, row: RunRow) -> None:
-        """Record that a run is started, or started again after it was interrupted."""
+        """Record that a run is started."""
+        self._begin(row, None)
+
+    def begin_again(self, row: RunRow) -> None:
+        """Record that a run is started again after it was interrupted."""
         if self._spans.are_kept:
-            self._spans.begin("run", _work(row), row.type, key=row.id, child=row.name, tool_call=row.tool_call)
+            self._begin(row, 1 + self._spans.attempts(_work(row), "run", row.id))
+
+    def _begin(self, row: RunRow, attempt: int | None) -> None:
+        self._spans.begin(
+            "run", _work(row), row.type, key=row.id, attempt=attempt, child=row.name, tool_call=row.tool_call
+        )
 
     def end(self, row: RunRow) -> None:
         """Record how a run ended."""
-        for span in self._spans.open(_work(row), "run"):
-            if self._spans.key_of(span) == row.id:
-                self._spans.end(span.number, row.status, reason=row.reason)
+        work = _work(row)
+        span = self._spans.find(work, "run", row.id)
+        # One that was interrupted may still end: the agent that executes it was only out of reach.
+        number = self._spans.reopen(work, "run", row.id) if span is None else span.number
+        if number is not None:
+            self._spans.end(number, row.status, reason=row.reason)
 
 
 def _work(row: RunRow) -> str:
