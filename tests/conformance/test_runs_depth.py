@@ -13,6 +13,7 @@ from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.testing import ScriptedModel, call, text
+from sapwood.web.admin import Admin
 
 pytestmark = [pytest.mark.storage, pytest.mark.slow]
 
@@ -418,6 +419,8 @@ async def test_a_run_given_up_by_a_fiber_that_completed_continues_with_and_witho
 
         run = await over(agent, "r1")
         assert (run.status, run.output, run.reason) == ("completed", "late", None)
+        of_run = "SELECT status FROM sapwood_spans WHERE kind = 'run'"
+        assert (await Admin(one.world.node).sql("Boss:b", of_run, []))["rows"] == [["completed"]]
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -35,6 +35,7 @@ from sapwood.wire import chat as wire
 
 ENDED = ("completed", "failed", "cancelled", "skipped")
 UNFINISHED = ("input-streaming", "input-available", "approval-requested", "approval-responded")
+REFUSALS = ("The conversation is empty", "A question is open, and the request has no new message")
 OUTCOMES = {
     "completed": ("completed", "waiting", "cancelled"),
     "error": ("failed",),
@@ -218,6 +219,8 @@ class Model:
     def _response(self, tab: Tab, frame: dict[str, Any]) -> None:
         id = frame["id"]
         request = id if id in self._requests else id.rpartition("-")[0]
+        if _is_refusal(frame) and not self._requests.get(request, ("", [""]))[1]:
+            return  # nothing was said with it, and it began no turn
         if request in self._requests and request not in self._taken_back and not self._clearing[tab.place]:
             self._acknowledged[tab.place][request] = self._requests[request][1]
         if frame["done"]:
@@ -472,6 +475,11 @@ class Model:
 
 def _texts(message: dict[str, Any]) -> list[str]:
     return [part["text"] for part in message["parts"] if part["type"] == "text"]
+
+
+def _is_refusal(frame: dict[str, Any]) -> bool:
+    """Return whether a request without a message was refused: there was nothing to answer, or a question is open."""
+    return frame.get("error", False) and frame["body"].startswith(REFUSALS)
 
 
 def _is_open(message: dict[str, Any]) -> bool:

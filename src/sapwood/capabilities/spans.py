@@ -88,7 +88,7 @@ class Spans:
         self._names: dict[int, Name] = {}
         """What the open spans are attempts at."""
         self._numbers: dict[Name, int] = {}
-        """The last open span of each."""
+        """The last open span of each; a run is found whatever work it is part of by now."""
         self._last = 0
         self._incarnation = 1
         self._is_noted = False
@@ -178,7 +178,7 @@ class Spans:
         if not self.are_kept:
             return None
         opened = self._read()
-        number = self._numbers.get((work, kind, key))
+        number = self._numbers.get(_found_by((work, kind, key)))
         return None if number is None else opened.get(number)
 
     def attempts(self, work: str, kind: str, key: str) -> int:
@@ -198,14 +198,23 @@ class Spans:
             return None
         self._read()
         self.write()
-        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC", work, kind)
-        found = next((row for row in rows if key in (None, _name_of(row)[2])), None)
+        found = self._last_of(work, kind, key)
         if found is None:
             return None
         self._names[found.number] = _name_of(found)
-        self._count_attempts(work)
+        self._count_attempts(found.work)
         self._put(found._replace(status="running", ended_at=None))
         return found.number
+
+    def _last_of(self, work: str, kind: str, key: str | None) -> SpanRow | None:
+        """Return the last span of this kind in a piece of work; a run may have been part of other work."""
+        if kind == "run" and key is not None:
+            rows = self._rows(
+                "WHERE kind = 'run' AND json_valid(facts) AND facts ->> 'key' = ? ORDER BY number DESC LIMIT 1", key
+            )
+            return next(iter(rows), None)
+        rows = self._rows("WHERE work = ? AND kind = ? ORDER BY number DESC", work, kind)
+        return next((row for row in rows if key in (None, _name_of(row)[2])), None)
 
     def _parent(self, opened: dict[int, SpanRow], kind: str, work: str) -> int | None:
         """Return the span of the work itself: a turn, a fiber or a call has steps, waits, tools and runs."""
@@ -237,7 +246,7 @@ class Spans:
         rows = self._rows(f"WHERE {IS_OPEN} ORDER BY number")
         self._open = {row.number: row for row in rows}
         self._names = {row.number: _name_of(row) for row in rows}
-        self._numbers = {name: number for number, name in self._names.items()}
+        self._numbers = {_found_by(name): number for number, name in self._names.items()}
         self._last = self._maximum("sapwood_spans")
         self._incarnation = self._maximum("sapwood_incarnations") + 1
         for work in {row.work for row in rows}:
@@ -268,7 +277,7 @@ class Spans:
         self._database.on_undo(functools.partial(self._restore, number, opened.get(number), self._changed.get(number)))
         if row.is_open:
             opened[number] = row
-            self._numbers[self._names[number]] = number
+            self._numbers[_found_by(self._names[number])] = number
         else:
             self._close(opened, row)
         self._changed[number] = row
@@ -286,8 +295,8 @@ class Spans:
     def _forget(self, opened: dict[int, SpanRow], number: int) -> Name | None:
         opened.pop(number, None)
         name = self._names.pop(number, None)
-        if name is not None and self._numbers.get(name) == number:
-            del self._numbers[name]
+        if name is not None and self._numbers.get(_found_by(name)) == number:
+            del self._numbers[_found_by(name)]
         return name
 
     def _restore(self, number: int, row: SpanRow | None, changed: SpanRow | None) -> None:
@@ -300,7 +309,7 @@ class Spans:
         else:
             opened[number] = row
             self._names[number] = name = _name_of(row)
-            self._numbers[name] = number
+            self._numbers[_found_by(name)] = number
         if changed is None:
             self._changed.pop(number, None)
         else:
@@ -422,6 +431,11 @@ def facts_of(text: str) -> dict[str, Any]:
 
 def _name_of(row: SpanRow) -> Name:
     return row.work, row.kind, str(row.facts.get("key", row.name))
+
+
+def _found_by(name: Name) -> Name:
+    """The id of a run is unique in its agent, and the work that it is part of changes: it may be given up, or adopted."""
+    return ("", *name[1:]) if name[1] == "run" else name
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
