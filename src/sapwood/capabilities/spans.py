@@ -434,7 +434,7 @@ def _name_of(row: SpanRow) -> Name:
 
 
 def _found_by(name: Name) -> Name:
-    """The id of a run is unique in its agent, and the work that it is part of changes: it may be given up, or adopted."""
+    """The id of a run is unique in its agent, and its work changes: it may be let go, or adopted."""
     return ("", *name[1:]) if name[1] == "run" else name
 
 
