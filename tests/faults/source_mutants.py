@@ -523,8 +523,8 @@ MUTANTS = [
         "B-34",
         (
             "runs/dispatch/run_monitor.py",
-            'if row.status == "running" and not self._actor.registry.has(types, row.name):',
-            "if types is None:",
+            "create=is_new",
+            "create=True",
         ),
         tests=(
             (

@@ -15,14 +15,13 @@ from typing import Any
 
 from sapwood import tracing
 from sapwood.capabilities.children import Children
-from sapwood.errors import Aborted, NotFound, Unavailable
+from sapwood.errors import Aborted, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.exceptions import describe
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.runs.dispatch.results import RunCleared
 from sapwood.runs.dispatch.timed_run import TimedRun, until
-from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.contract import RunState, code_of
 from sapwood.runs.execution.driver import is_again
 from sapwood.runs.execution.executor import RunExecutor
@@ -130,7 +129,6 @@ class RunMonitor(TimedRun):
         row, actor = self.row, self._actor
         if not self._is_wanted() and self._outcomes.stored(row.id) is None:
             return await self._not_begun()
-        self._check_not_deleted(self._outcomes.row(row.id))
         self.child = None
         child = self.child = await self._awake()
         if child is None:
@@ -155,13 +153,6 @@ class RunMonitor(TimedRun):
         self._inputs.pop(row.id, None)
         self._outcomes.changed(row.id)
         return True
-
-    def _check_not_deleted(self, row: RunRow) -> None:
-        """Raise `NotFound` if the sub-agent of a run was deleted, and the process ended before that was noted."""
-        types = self._actor.of(RunClients).types_of(row)
-        if row.status == "running" and not self._actor.registry.has(types, row.name):
-            address = self._actor.address.child(row.type, row.name)
-            raise NotFound(f"{address} was deleted.", path=address.segments)
 
     async def _awake(self) -> Actor | None:
         """Return the sub-agent, started; None if the run is to stop before it is."""
