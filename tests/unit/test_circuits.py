@@ -41,6 +41,12 @@ def test_an_open_circuit_says_when_to_come_again() -> None:
     assert refused(circuits, 109) == 1
 
 
+def test_it_never_says_later_than_the_breaker() -> None:
+    at = 508.917219869216
+    assert at + BREAKER.reset_after - at > BREAKER.reset_after  # rounded
+    assert refused(opened(at), at) == BREAKER.reset_after
+
+
 def test_then_one_call_is_let_through_and_closes_it() -> None:
     circuits = opened(at=100)
     assert circuits.enter(BREAKER, MILL, "grind", 110)

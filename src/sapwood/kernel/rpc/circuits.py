@@ -54,11 +54,12 @@ class Circuit:
         if self._open_until is None:
             return False
         if now < self._open_until:
+            wait = min(self._open_until - now, self._breaker.reset_after)  # a sum and its difference are rounded
             error = CircuitOpen(
                 f"{self._name} was not called: the circuit breaker is open after {self._failed} failures in a "
-                f"row. The next call is tried in {self._open_until - now:.1f} s."
+                f"row. The next call is tried in {wait:.1f} s."
             )
-            error.retry_after = self._open_until - now
+            error.retry_after = wait
             raise error
         # For as long again: a call that never ends must not keep all others out.
         self._open_until = now + self._breaker.reset_after
