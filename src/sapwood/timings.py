@@ -130,6 +130,8 @@ class Timings:
 
     upload_retention: float = 86400.0
     """Seconds for which a file that a client uploaded is kept until something refers to it, and half an upload."""
+    upload_grace: float = 3600.0
+    """Seconds for which an upload to the archive may continue after its node has lost the tree."""
     request_header_timeout: float = 10.0
     """Seconds that a client has to send all headers of a request, from the moment it connects or the last response
     ends."""

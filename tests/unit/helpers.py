@@ -122,7 +122,7 @@ class RecordingGate:
     def drop(self, root: Address) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
         pass
 
     def forget(self, database: Database) -> None:

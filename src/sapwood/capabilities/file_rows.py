@@ -15,7 +15,7 @@ from sapwood.wire.files import PATH
 from sapwood.wire.routing import path_to
 
 FILES = Schema("sapwood.capabilities", "files")
-COLUMNS = "number, digest, size, media_type, name, created_at, body IS NULL"
+COLUMNS = "number, digest, size, media_type, name, created_at, object, body IS NULL"
 CODE = "code"
 """The holder of what the agent's own code has stored or kept."""
 UPLOAD = "upload"
@@ -53,8 +53,10 @@ class FileRow(NamedTuple):
     media_type: str
     name: str | None
     created_at: float
+    object: str | None
+    """In a cluster, the key of a larger file in the archive."""
     is_large: bool
-    """Whether its content is in the folder of files, and not in the row."""
+    """Whether its content is not in the row."""
 
 
 class UploadRow(NamedTuple):
@@ -66,7 +68,7 @@ class UploadRow(NamedTuple):
     media_type: str | None
     """The type that the client claims."""
     boot: int
-    """The boot of the machine in which it began."""
+    """The boot of the machine in which it began; in a cluster, also the node."""
     digest: str | None = None
     """Once it is complete, the file."""
 
@@ -127,14 +129,20 @@ class FilesTable:
 
     def add(self, row: FileRow, body: bytes | None) -> None:
         self._database.execute(
-            "INSERT INTO sapwood_files (digest, size, media_type, name, created_at, body) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO sapwood_files (digest, size, media_type, name, created_at, body, object)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
             row.digest,
             row.size,
             row.media_type,
             row.name,
             row.created_at,
             body,
+            row.object,
         )
+
+    def set_object(self, digest: str, key: str) -> None:
+        """A file has another object in the archive from now on."""
+        self._database.execute("UPDATE sapwood_files SET object = ? WHERE digest = ?", key, digest)
 
     def hold(self, digest: str, holder: str, now: float) -> None:
         """Add a reference; if there is one, it counts from now on."""

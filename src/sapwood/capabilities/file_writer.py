@@ -160,7 +160,7 @@ class FileWriter:
         if not self._is_ended:
             await self.end()
         is_large = self.size > INLINE
-        row = FileRow(0, self.digest, self.size, self.media_type, name, self._store.now(), is_large=is_large)
+        row = FileRow(0, self.digest, self.size, self.media_type, name, self._store.now(), None, is_large=is_large)
         if self._part is None:
             return self._store.add(row, self._body, holder)
         if not is_large:

@@ -1,8 +1,8 @@
 """The files of one agent: the same bytes are stored once, as long as something refers to them.
 
-A small file is a row. A larger one is in a folder beside the database: it is there, under its digest, before the commit
-of the row that names it, and is removed after the commit that deletes the row is durable. So no crash loses a file that
-a row names. What a crash leaves behind is removed when the agent starts again.
+A small file is a row. A larger one is in a folder beside the database, in a cluster in the archive: it is there before
+the commit of the row that names it, and is removed after the commit that deletes the row is durable. So no crash loses
+a file that a row names. What a crash leaves behind is removed when the agent starts again.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ import hashlib
 import logging
 import os
 import shutil
+import zlib
 from asyncio import Future
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
+from sapwood.capabilities.archived_files import RESERVE, ArchivedFiles, LocalReader, Reader
 from sapwood.capabilities.file_rows import UPLOAD, File, FileRow, FilesTable, file_of
-from sapwood.capabilities.file_writer import INLINE, FileWriter
+from sapwood.capabilities.file_writer import FileWriter
 from sapwood.capabilities.media_types import MediaTypeCheck
-from sapwood.errors import NotFound, OverLimit, SapwoodError, StoredDataError
+from sapwood.errors import NotFound, OverLimit, SapwoodError, StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.trees.tree import tree_of
-from sapwood.settings import Durability
 from sapwood.storage.availability import StorageUnavailable, refused_by
-from sapwood.storage.blobs import PART, BlobFolder, blob_folder
+from sapwood.storage.blobs import DIGEST, PART, BlobFolder, blob_folder
 
 log = logging.getLogger(__name__)
 
 CHUNK = 256 * 1024
 """Bytes that are read at once."""
-RESERVE = 64 * 1024 * 1024
-"""Bytes that a file leaves free on the disk: the databases of all agents need room too."""
 
 
 class FileStore:
@@ -47,14 +46,22 @@ class FileStore:
         self._tree = tree_of(actor)
         self.table = FilesTable(actor.database)
         self.folder = BlobFolder(blob_folder(actor.database.path), self._tree.files, is_synced=self._host.gate.synced)
+        archive = self._host.file_archive
+        self.archived = (
+            None if archive is None else ArchivedFiles(actor, archive, self.folder, self.table.names, self._damaged)
+        )
+        """The larger files in the archive, or `None` if they are in the folder."""
         self.writing: Counter[str] = Counter()
         """The names in the folder that are being written: they are not swept."""
         self._reserved = 0
         """Bytes of files that are being written."""
         self.progress: dict[str, tuple[int, Any, MediaTypeCheck]] = {}
         """How far the uploads are that can be resumed, so that what was received is not read again."""
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Held while a file is uploaded to the archive, by its digest."""
         self._removable: dict[str, int] = {}
         """Digests and sizes of files whose row was deleted."""
+        self._is_removing = False
         self._swept_at = 0.0
 
     def now(self) -> float:
@@ -62,13 +69,12 @@ class FileStore:
 
     @property
     def boot(self) -> int:
-        """Tells the boots of the machine apart: a loss of power may have damaged what was received before it."""
-        return self._tree.files.boot
+        """Tells the boots of the machine apart: a loss of power may have damaged what was received before it.
 
-    @property
-    def is_replicated(self) -> bool:
-        """Whether the tree lies in a log, which does not have the folder."""
-        return self._host.settings.durability == Durability.REPLICATED
+        In a cluster, also the nodes: none has what another one received.
+        """
+        boot, archive = self._tree.files.boot, self._host.file_archive
+        return boot if archive is None else zlib.crc32(f"{boot} {archive.node}".encode())
 
     def check_live(self) -> None:
         self._actor.check_live()
@@ -108,13 +114,6 @@ class FileStore:
 
         `is_counted`: a row counts them for the agent already.
         """
-        if self.is_replicated:
-            raise OverLimit(
-                f"In a cluster, a file may have at most {INLINE} bytes. Store larger files in object storage, and "
-                "their URL in the agent.",
-                path=self._actor.address.segments,
-                limit="file_bytes",
-            )
         if not is_counted:
             self.check_room(size)
         self.table.make()  # the tree has its folder then
@@ -193,6 +192,8 @@ class FileStore:
         self.writing[row.digest] += 1
         try:
             self._actor.check_live()
+            if self.archived is not None:
+                return await self._add_archived(self.archived, row, part, holder)
             if self.table.get(row.digest) is None or self.folder.size_of(row.digest) != row.size:
                 with self.refusals():
                     self.folder.complete(part, row.digest)
@@ -203,10 +204,37 @@ class FileStore:
             self._forget_writing(row.digest)
             self._drop_unnamed(row)
 
+    async def _add_archived(self, archived: ArchivedFiles, row: FileRow, part: str, holder: str) -> FileRow:
+        """Store a complete file in the archive, unless it is there, and its row, in the slice in which this returns."""
+        turn = self._turns.setdefault(row.digest, asyncio.Lock())
+        async with turn:
+            known = self.table.get(row.digest)
+            if known is not None and await archived.has(known) and self.table.get(row.digest) == known:
+                return self.add(row, None, holder)
+            key = await archived.upload(row, part)
+            try:
+                with self.refusals():
+                    self.folder.complete(part, row.digest)
+                with self._actor.database.block():
+                    if (known := self.table.get(row.digest)) is not None:
+                        archived.remove(known.object)
+                        self.table.set_object(row.digest, key)
+                    stored = self.add(row._replace(object=key), None, holder)
+                    archived.name(key)
+            finally:
+                archived.end_upload(key)
+            return stored
+
     def _drop_unnamed(self, row: FileRow) -> None:
         """Remove a file whose row could not be stored. An agent that has stopped leaves it to the next sweep."""
-        if self._actor.dropped is None and row.digest not in self.writing and self.table.get(row.digest) is None:
+        if row.digest not in self.writing:
+            self._turns.pop(row.digest, None)
+        if self._actor.dropped is not None:
+            return
+        if row.digest not in self.writing and self.table.get(row.digest) is None:
             self._remove_later(row)
+        elif self.archived is not None and self.archived.has_removals:
+            self._begin_removal()
 
     # Who needs it
 
@@ -222,6 +250,8 @@ class FileStore:
             with self._actor.database.block():
                 self.table.drop(digest, *holders)
                 row = self.table.delete_unheld(digest)
+                if row is not None and self.archived is not None:
+                    self.archived.remove(row.object)
             if row is not None:
                 self._remove_later(row)
 
@@ -233,15 +263,28 @@ class FileStore:
                     self.release(digest, holder)
 
     def _remove_later(self, row: FileRow) -> None:
-        """Remove a file from the folder once it is durable that no row names it."""
-        if not row.is_large:
-            return
-        is_new = not self._removable
-        self._removable[row.digest] = row.size
-        if is_new:
+        """Remove a file once it is durable that no row names it."""
+        if row.is_large:
+            self._removable[row.digest] = row.size
+            self._begin_removal()
+
+    def _begin_removal(self) -> None:
+        if not self._is_removing:
+            self._is_removing = True
             self._begin("remove files", self._remove)
 
     async def _remove(self) -> None:
+        try:
+            is_done = False
+            while not is_done:
+                await self._remove_from_folder()
+                if self.archived is not None:
+                    await self.archived.note_removals()
+                is_done = not self._removable
+        finally:
+            self._is_removing = False
+
+    async def _remove_from_folder(self) -> None:
         while self._removable:
             batch = dict(self._removable)
             await self._actor.leave()
@@ -256,7 +299,8 @@ class FileStore:
         """Remove something from the folder, unless a row names it, or it is being written."""
         if name not in self.writing and not self.table.names(name) and size is not None:
             self.folder.remove(name)
-            self._tree.forget_file(size)
+            if self.archived is None or not DIGEST.fullmatch(name):  # there it is a copy, which does not count
+                self._tree.forget_file(size)
 
     def _begin(self, name: str, work: Any) -> None:
         _, done = self._actor.handle(name, work)
@@ -264,7 +308,9 @@ class FileStore:
 
     def _ended(self, done: Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
-        if error is not None and not (isinstance(error, SapwoodError) and self._actor.dropped is not None):
+        if isinstance(error, Unavailable) and self._actor.dropped is None:
+            log.warning("files are removed later agent=%s error=%s", self._actor.address, error)
+        elif error is not None and not (isinstance(error, SapwoodError) and self._actor.dropped is not None):
             log.error("files not removed until the next start agent=%s", self._actor.address, exc_info=error)
 
     # What is left behind
@@ -287,10 +333,15 @@ class FileStore:
                 self.release(digest, UPLOAD)
         names = await to_the_end(self.folder.names)
         await self._tree.may_remove()
+        fetching: set[str] = set() if self.archived is None else self.archived.fetching()
         for name in names:
             self._actor.check_live()
+            if name in fetching:
+                continue
             self._remove_unnamed(name, self.folder.size_of(name))
             await asyncio.sleep(0)
+        if self.archived is not None:
+            await self.archived.note_removals()
 
     # What is read
 
@@ -313,11 +364,11 @@ class FileStore:
                 raise self._damaged(row, "its content does not have its digest")
             yield body[start:end]
             return
-        descriptor = self._open(row)
+        reader = await self._reader(row, start, end)
         try:
             held = b""
             while start < end:
-                chunk = await to_the_end(os.pread, descriptor, min(CHUNK, end - start), start)
+                chunk = await reader.read(start, min(CHUNK, end - start))
                 if not chunk:
                     raise self._damaged(row, "it is shorter than its row says")
                 if digest is not None:
@@ -327,11 +378,17 @@ class FileStore:
                     yield held
                 held = chunk
             if digest is not None and digest.hexdigest() != row.digest:
-                raise self._damaged(row, "its content does not have its digest")
+                again = None if self.archived is None else self.archived.drop_copy(row)
+                raise again or self._damaged(row, "its content does not have its digest")
             if held:
                 yield held
         finally:
-            os.close(descriptor)
+            reader.close()
+
+    async def _reader(self, row: FileRow, start: int, end: int) -> Reader:
+        if self.archived is not None:
+            return await self.archived.reader(row, start, end)
+        return LocalReader(self._open(row))
 
     def _open(self, row: FileRow) -> int:
         try:

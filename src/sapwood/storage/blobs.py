@@ -40,13 +40,18 @@ def blob_bytes(tree: Path) -> int:
     return sum(folder_bytes(folder) for folder in blob_folders(tree))
 
 
-def folder_bytes(folder: Path) -> int:
-    """Return the size of the files of one agent; 0 if it has no folder."""
+def part_bytes(tree: Path) -> int:
+    """Return the size of all incomplete files of a tree."""
+    return sum(folder_bytes(folder, PART) for folder in blob_folders(tree))
+
+
+def folder_bytes(folder: Path, suffix: str = "") -> int:
+    """Return the size of the files of one agent whose names end so; 0 if it has no folder."""
     total = 0
     with suppress(FileNotFoundError):
         for path in folder.iterdir():
             with suppress(FileNotFoundError):  # removed in between
-                total += path.stat().st_size
+                total += path.stat().st_size if path.name.endswith(suffix) else 0
     return total
 
 

@@ -196,8 +196,8 @@ class CountingGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         self._below.alarmed(root, due, dead)
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
-        await self._below.bury(root, folder)
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
+        await self._below.bury(root, folder, objects)
 
     async def flushed(self, root: Address) -> None:
         await self._below.flushed(root)

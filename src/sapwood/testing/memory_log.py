@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.errors import Unavailable
@@ -127,6 +128,18 @@ class MemoryArchive:
     async def get(self, key: str) -> bytes | None:
         await asyncio.sleep(0)
         return self.objects.get(key)
+
+    async def put_file(self, key: str, path: Path) -> None:
+        self.objects[key] = await asyncio.to_thread(path.read_bytes)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        await asyncio.sleep(0)
+        found = self.objects.get(key)
+        return None if found is None else found[start:end]
+
+    async def size(self, key: str) -> int | None:
+        await asyncio.sleep(0)
+        return len(self.objects[key]) if key in self.objects else None
 
     async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         for key in sorted(self.objects):

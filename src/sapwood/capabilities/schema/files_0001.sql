@@ -6,7 +6,8 @@ CREATE TABLE sapwood_files (
     media_type TEXT NOT NULL, -- verified from the content
     name TEXT,
     created_at REAL NOT NULL,
-    body BLOB -- the content, if it is small; NULL: it is in the agent's folder of files
+    body BLOB, -- the content, if it is small; NULL: it is in the agent's folder of files, or in the archive
+    object TEXT -- in a cluster, the key of a larger file in the archive
 ) STRICT;
 
 -- For the sum of the sizes, which is checked before each upload.

@@ -20,6 +20,7 @@ from sapwood.kernel.durability.storage_state import StorageState
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.file_archive import FileArchive
 from sapwood.randomness import Random
 from sapwood.settings import Settings
 from sapwood.timings import Timings
@@ -46,6 +47,8 @@ class NodeServices(Protocol):
     storage: StorageState
     damage: dict[FilePath, StoredDataError]
     """The databases that were found damaged, until their tree is replaced."""
+    file_archive: FileArchive | None
+    """Where the larger files of agents lie, or `None` if they lie beside their databases."""
     authentication: str | None
     """How clients are authenticated; `None` means not at all."""
     calls_done: int

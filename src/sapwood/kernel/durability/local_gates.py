@@ -56,7 +56,7 @@ class ProcessGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
         pass
 
     async def flushed(self, root: Address) -> None:
@@ -283,7 +283,7 @@ class DiskGate:
     def alarmed(self, root: Address, due: float | None, dead: int) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
         if folder is not None:
             await self.sync_folder(folder)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from sapwood.clock import Clock
 from sapwood.errors import SapwoodError
+from sapwood.kernel.log.archive_files import Named, sweep_removals
 from sapwood.kernel.log.archive_objects import sweep_ended, sweep_handed
 from sapwood.kernel.log.snapshots import park
 from sapwood.kernel.ports.log import Archive, Epoch, FencedLog
@@ -39,9 +40,13 @@ class IdleTrees:
         retry_at: dict[str, float],
         park_after: float,
         history: float,
+        named: Named,
         timings: Timings,
     ) -> None:
-        """`lock`: is held while a tree is loaded, put away or parked. `retry_at`: when what failed is tried again."""
+        """`lock`: is held while a tree is loaded, put away or parked. `retry_at`: when what failed is tried again.
+
+        `named`: tells which objects of files a tree names.
+        """
         self._stored = stored
         self._archive = archive
         self._clock = clock
@@ -50,6 +55,7 @@ class IdleTrees:
         self._retry_at = retry_at
         self.park_after = park_after
         self._history = history
+        self._named = named
         self._timings = timings
         self._idle: dict[str, tuple[int, float]] = {}
         """Trees that are not open: how many messages they have in the log, and since when."""
@@ -70,6 +76,7 @@ class IdleTrees:
                     self._next_leftovers = asyncio.get_running_loop().time() + LEFTOVERS
                     await sweep_handed(self._archive, self._clock.now() - self._timings.handover_expiry)
                     await sweep_ended(self._archive, self._clock.now() - self._history)
+                    await sweep_removals(self._archive, self._clock.now() - self._history, self._named)
             except SapwoodError as error:
                 log.warning("parking idle trees failed: %s", error)
             except Exception:

@@ -6,11 +6,12 @@ Any node can read any tree so, whichever node runs it. Nothing is written, and n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
+from sapwood.kernel.log.archive_files import named_in
 from sapwood.kernel.log.archive_objects import MARKS, last_mark
 from sapwood.kernel.log.records import ChainBroken, tree_id
 from sapwood.kernel.log.repair import Read, heal
@@ -105,6 +106,11 @@ class ClusterReader:
         """Return a tree, or `None` if there is none."""
         state = await self.healed(shard_of(root), tree_id(root))
         return state if state is not None and state.files else None
+
+    async def named(self, root: Address, keys: Sequence[str]) -> set[str] | None:
+        """Return which of these objects of files a tree names, or `None` if there is no such tree."""
+        state = await self.tree(root)
+        return None if state is None else await asyncio.to_thread(named_in, state.files.values(), keys)
 
     async def every(self, lost: dict[str, str]) -> AsyncIterator[TreeContent]:
         """Return all trees that there are, also those that no node has open and those that were parked.

@@ -83,6 +83,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Whether the tree was destroyed."""
     moved_to: str = ""
     """The address that the tree has instead, since its class got another type id."""
+    objects: str = ""
+    """At its end, the folder of its larger files in the archive; empty if it never had any."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

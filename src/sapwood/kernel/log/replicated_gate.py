@@ -193,11 +193,12 @@ class ReplicatedGate:
     async def sync_folder(self, path: Path) -> None:
         pass
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
         tree = self._tree(root)
         if tree is None:
             return
         tree.ended = True
+        tree.objects = objects
         tree.files.clear()
         if tree.error is not None:
             raise Unavailable(str(tree.error))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from sapwood.address import Address
 from sapwood.clock import Clock
+from sapwood.kernel.log.archive_files import note_tree_end
 from sapwood.kernel.log.archive_objects import (
     LIVE,
     MARKS,
@@ -191,6 +192,7 @@ async def forget_tree(archive: Archive, tree: str, end: Message, sequence: int) 
     was archived later is of a tree of the same name that was made since.
     """
     place = end.epoch, sequence
+    await note_tree_end(archive, end, sequence)
     snapshots = [key async for key in archive.keys(f"{SNAPSHOTS}/{tree}/") if place_of(key) <= place]
     if snapshots:
         # First, so that they are swept in any case. Rounded up: within the second, the second copy of the log tells.

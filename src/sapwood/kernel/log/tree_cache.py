@@ -18,6 +18,7 @@ from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.aio import cancel_all, to_the_end
+from sapwood.kernel.log.archive_files import NodeFileArchive
 from sapwood.kernel.log.archive_objects import is_parked, last_mark
 from sapwood.kernel.log.idle_trees import RETRY_AFTER, IdleTrees
 from sapwood.kernel.log.local_copy import CLEAN, catch_up, clean_tail, record_clean
@@ -30,6 +31,7 @@ from sapwood.kernel.log.snapshots import archive_state, forget_tree, mark_live, 
 from sapwood.kernel.log.writer import LogPosition
 from sapwood.kernel.ports.log import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record
 from sapwood.kernel.ports.shards import shard_of
+from sapwood.randomness import SYSTEM, Random
 from sapwood.storage.files import Files
 from sapwood.timings import DEFAULTS, Timings
 
@@ -80,6 +82,8 @@ class Keeper:
         replicas: Replicas | None = None,
         ship: Callable[[int], ShipperPort] | None = None,
         timings: Timings = DEFAULTS,
+        random: Random = SYSTEM,
+        node: str = "",
     ) -> None:
         """`ship`: makes what ships one stream; the node that owns the shard of the same number as a stream ships it."""
         self._stored = stored
@@ -91,6 +95,7 @@ class Keeper:
         self._history = history
         self._replicas = replicas
         self._timings = timings
+        self.file_archive = NodeFileArchive(archive, clock, random, node)
         self.trees = ClusterReader(stored, archive, replicas, timings)
         """All trees, also those that other nodes run."""
         self._ship = ship
@@ -115,6 +120,7 @@ class Keeper:
             retry_at=self._retry_at,
             park_after=park_after,
             history=history,
+            named=self.trees.named,
             timings=timings,
         )
         self._ahead: dict[str, LogPosition] = {}

@@ -185,6 +185,7 @@ class TreeLog:
         "flushing",
         "id",
         "last_cut",
+        "objects",
         "open",
         "owned",
         "rebasing",
@@ -228,6 +229,8 @@ class TreeLog:
         """What the log is to begin with, and who wants to know that it does."""
         self.ending: Future[LogPosition] | None = None
         """Who wants to know that it is stored that the tree was destroyed."""
+        self.objects = ""
+        """The folder of its larger files in the archive, which its end has to name."""
         self.ended = False
         """Whether it is destroyed: what is still committed in what is left of it is not kept."""
         self.error: Unavailable | None = None
@@ -328,6 +331,7 @@ class TreeLog:
                     changes=changes,
                     removed=removed[number] if number < len(removed) else [],
                     is_end=is_end,
+                    objects=self.objects if is_end else "",
                 )
                 data, digest = seal(message)
                 size += len(data)

@@ -46,6 +46,7 @@ from sapwood.kernel.node.tree_loader import TreeLoader
 from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
 from sapwood.kernel.ports.cluster import Cluster
 from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.file_archive import FileArchive
 from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.ports.read_models import ReadModels
 from sapwood.kernel.ports.shards import shard_of
@@ -113,6 +114,8 @@ class Node:
         """How often its process was started again."""
         self.keeper = keeper
         """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
+        self.file_archive: FileArchive | None = None if keeper is None else keeper.file_archive
+        """Where the larger files of agents lie, or `None` if they lie in the folder."""
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}

@@ -87,7 +87,8 @@ class TreeRemoval:
 
     async def _name_destroyed(self, tree: Tree) -> None:
         """Return when it is durable that a tree is no more."""
-        await self._node.gate.bury(tree.address, tree.folder if tree.folder.exists() else None)
+        folder = tree.folder if tree.folder.exists() else None
+        await self._node.gate.bury(tree.address, folder, tree.stored_object_folder() or "")
         if self._node.keeper is not None:
             self._node.background.start(self._node.keeper.destroyed(tree.address))
 

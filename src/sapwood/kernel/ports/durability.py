@@ -75,8 +75,11 @@ class Gate(Protocol):
         """
         ...
 
-    async def bury(self, root: Address, folder: Path | None) -> None:
-        """Return when it is durable that a tree was destroyed. `folder` has the tombstone, if there is one."""
+    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
+        """Return when it is durable that a tree was destroyed. `folder` has the tombstone, if there is one.
+
+        `objects`: the folder of its files in the archive.
+        """
         ...
 
     async def flushed(self, root: Address) -> None:

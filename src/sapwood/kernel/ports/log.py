@@ -7,6 +7,7 @@ object storage.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sapwood.errors import Unavailable
@@ -115,6 +116,24 @@ class Archive(Protocol):
 
     async def get(self, key: str) -> bytes | None:
         """Return an object, or `None` if there is none."""
+        ...
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store a file as an object, in parts: however large it is, little of it is in memory.
+
+        `Unavailable` if the archive takes nothing for too long; a slow one may take as long as it needs.
+        """
+        ...
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Return the bytes of an object from `start` to before `end`, or `None` if there is no such object.
+
+        `start` must lie in the object. The bytes are fewer if it ends before `end`.
+        """
+        ...
+
+    async def size(self, key: str) -> int | None:
+        """Return how many bytes an object has, or `None` if there is none."""
         ...
 
     def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:

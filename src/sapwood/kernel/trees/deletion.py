@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sapwood.address import Address
-from sapwood.errors import StoredDataError
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Actor, Host
 from sapwood.kernel.actors.children_table import ChildrenTable
 from sapwood.kernel.alarms.tree_index import TreeAlarms
 from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.trees.objects_table import OBJECTS
 from sapwood.kernel.trees.pending_questions import TreeQuestions
 from sapwood.kernel.trees.quota import Ledger
 from sapwood.kernel.trees.run_quota import RunQuota
@@ -56,11 +57,20 @@ class DeletionHost(Protocol):
     @property
     def host(self) -> Host: ...
 
+    @property
+    def address(self) -> Address: ...
+
+    def stored_object_folder(self) -> str | None: ...
+
     async def may_remove(self) -> None: ...
 
     def database(self, stem: str, limits: Limits, *, new: bool = False) -> Database: ...
 
     def release(self, database: Database) -> None: ...
+
+
+class _ArchiveDown(Unavailable):
+    """The archive cannot be told which objects to remove."""
 
 
 class Deletion:
@@ -79,7 +89,12 @@ class Deletion:
             self._yard.questions.forget_below(address, owner)
         if self._yard.alarms.exist:
             await self._yard.alarms.tell_node()
-        await self._remove(child_stem(owner.stem, generation))
+        try:
+            await self._remove(child_stem(owner.stem, generation))
+        except _ArchiveDown as error:
+            # The tombstone stays: the next start of the parent continues.
+            log.warning("deletion continues when the parent starts again agent=%s error=%s", address, error)
+            return
         await self._yard.host.gate.sync_folder(self._yard.folder)
         if not parent.removed:
             registry.forget(generation)
@@ -102,6 +117,7 @@ class Deletion:
                 self._yard.slices.commit()
                 await self._durable(self._yard.databases["root"])
                 await self._yard.host.gate.sync_folder(self._yard.folder)
+        await self._forget_objects(stem, database)
         self._yard.spending.forget(stem)
         self._yard.slices.commit()
         await self._durable(database)
@@ -120,6 +136,17 @@ class Deletion:
         self._yard.ledger.freed()
         self._yard.givers.freed()
 
+    async def _forget_objects(self, stem: str, database: Database) -> None:
+        """Have the objects of an agent's files be removed, before the database goes that knows of them."""
+        archive = self._yard.host.file_archive
+        folder = None if archive is None else self._yard.stored_object_folder()
+        if archive is None or folder is None or not _may_have_objects(database):
+            return
+        try:
+            await archive.note_agent_removal(self._yard.address, folder, stem)
+        except Unavailable as error:
+            raise _ArchiveDown(str(error)) from None
+
     def _generations(self, registry: ChildrenTable, database: Database, after: int) -> list[int]:
         if database.removed:
             return []
@@ -134,3 +161,12 @@ class Deletion:
     async def _durable(self, database: Database) -> None:
         if (waiting := self._yard.host.gate.wait(database)) is not None:
             await waiting
+
+
+def _may_have_objects(database: Database) -> bool:
+    if database.removed or not database.exists or not database.path.exists():
+        return False
+    try:
+        return database.has(OBJECTS)
+    except StoredDataError:
+        return True

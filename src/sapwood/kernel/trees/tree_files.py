@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -14,10 +14,12 @@ from sapwood.address import Address
 from sapwood.errors import OverLimit, SapwoodError, StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Host
 from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.ports.file_archive import FileArchive
+from sapwood.kernel.trees.objects_table import ObjectsTable, folder_of, store_folder
 from sapwood.kernel.trees.quota import Ledger
 from sapwood.settings import Limits
 from sapwood.storage.availability import StorageUnavailable
-from sapwood.storage.blobs import blob_bytes
+from sapwood.storage.blobs import blob_bytes, part_bytes
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.image import PAGE_SIZE
@@ -183,13 +185,36 @@ class TreeFiles(ABC):
         """Return what the files take on the disk: never less than they hold."""
         if not self._exists:
             return self._reserved
+        if self.host.file_archive is not None and self.stored_object_folder() is not None:
+            return self._measure_all()  # what is in the archive, only the databases tell
         return sum(entry.stat().st_size for entry in self.folder.iterdir()) + blob_bytes(self.folder) + self._reserved
 
     def _measure_all(self) -> int:
         """Return what all files of the tree hold. Opens each of its databases, so only before a refusal."""
         names = sorted(entry.stem for entry in self.folder.iterdir() if entry.suffix == ".db")
-        databases = sum(self.database(name, self.limits).used_bytes() for name in names)
-        return databases + blob_bytes(self.folder) + self._reserved
+        databases = [self.database(name, self.limits) for name in names]
+        return sum(database.used_bytes() for database in databases) + self._file_bytes(databases) + self._reserved
+
+    def _file_bytes(self, databases: Iterable[Database]) -> int:
+        """Return the size of all larger files. In a cluster, those in the folder are only copies."""
+        if self.host.file_archive is None:
+            return blob_bytes(self.folder)
+        return sum(ObjectsTable(database).total() for database in databases) + part_bytes(self.folder)
+
+    def stored_object_folder(self) -> str | None:
+        """Return the folder of the tree's files in the archive, or `None` if it has none yet."""
+        try:
+            return folder_of(self.root)
+        except StoredDataError as error:
+            log.warning("files of a damaged tree stay in the archive root=%s error=%s", self.address, error)
+            return None
+
+    def object_folder(self, archive: FileArchive) -> str:
+        """Return the folder of the tree's files in the archive; the first call stores it."""
+        name = folder_of(self.root)
+        if name is None:
+            store_folder(self.root, name := archive.new_folder())
+        return name
 
     def whose_slice(self) -> object:
         try:

@@ -140,8 +140,6 @@ class FileTransfers(HttpOnly):
         """Take a part of a file."""
         store, wanted = self._store, upload.part
         assert wanted is not None
-        if store.is_replicated:
-            raise UploadRefused(400, "In a cluster, an upload cannot be resumed. Send the file in one request.")
         row = self._upload_row(upload, wanted)
         if row.digest is not None:
             return self._created(store.hold(row.digest, UPLOAD))

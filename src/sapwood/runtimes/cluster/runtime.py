@@ -96,6 +96,7 @@ def make_member(
     around: Callable[[Gate], Gate] = lambda gate: gate,
     timings: Timings = DEFAULTS,
     random: Random = SYSTEM,
+    name: str = "",
 ) -> Member:
     """Make a node whose trees lie in this log and archive. It owns nothing yet."""
 
@@ -126,6 +127,8 @@ def make_member(
         replicas=replicas,
         ship=ship,
         timings=timings,
+        random=random,
+        node=name,
     )
     node = Node(
         settings,
@@ -254,6 +257,7 @@ class ClusterRuntime:
                 around=self._around,
                 timings=self._timings,
                 random=self._random,
+                name=name,
             )
             node, keeper = member.node, member.keeper
             RpcServer(node, far)

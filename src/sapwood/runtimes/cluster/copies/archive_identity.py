@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -86,6 +87,18 @@ class OwnArchive:
     async def get(self, key: str) -> bytes | None:
         """Return an object, or `None` if there is none."""
         return await (await self._own()).get(key)
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store a file as an object, in parts."""
+        await (await self._own()).put_file(key, path)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Return the bytes of an object from `start` to before `end`, or `None` if there is no such object."""
+        return await (await self._own()).get_range(key, start, end)
+
+    async def size(self, key: str) -> int | None:
+        """Return how many bytes an object has, or `None` if there is none."""
+        return await (await self._own()).size(key)
 
     async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         """Return the keys that begin so, in order, those after `after`."""

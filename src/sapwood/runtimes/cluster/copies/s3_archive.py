@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds after which an object store that does not answer times out; the caller may retry."""
 ATTEMPT = 10.0
+BULK_ATTEMPT = 120.0
+"""Seconds for one part of a file, also over a slow line."""
+PROGRESS = 150.0
+"""Seconds in which an upload has to get one part further."""
+PART = 5 * 1024 * 1024
+"""Bytes of a file that are uploaded at once; more if S3 would count too many parts."""
+MOST_PARTS = 9000
+"""S3 takes ten thousand."""
+PARTS_AT_ONCE = 2
+UPLOADS_AT_ONCE = 4
+"""Uploads of one process; each has a few parts in memory."""
 PAGE = 1000
 TRIED = re.compile(r"^(?:Generic S3 error: )?Error performing (\w+ \S+) in .*? - ")
 
@@ -49,6 +60,9 @@ class ObjectArchive:
         self.url = url
         parts = urlsplit(url)
         self._store: Any
+        self._bulk: Any = None
+        """The same objects, with more time for each request."""
+        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
         try:
             if parts.scheme == "file":
                 folder = Path(unquote(parts.path))
@@ -57,23 +71,12 @@ class ObjectArchive:
             elif parts.scheme == "memory":
                 self._store = from_url(url)
             elif parts.scheme in ("s3", "s3a"):
-                self._store = from_url(
-                    url,
-                    client_options={
-                        "timeout": timedelta(seconds=ATTEMPT),
-                        "connect_timeout": timedelta(seconds=5),
-                        "allow_http": _speaks_plainly(os.environ),
-                    },
-                    retry_config={
-                        "max_retries": timings.archive_retries,
-                        "retry_timeout": timedelta(seconds=PATIENCE),
-                        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5)},
-                    },
-                )
+                self._store, self._bulk = (_s3(url, timings, attempt) for attempt in (ATTEMPT, BULK_ATTEMPT))
             else:
                 raise UsageError(f"The archive must be s3://bucket/prefix or file:///folder, got {url!r}.")
         except (BaseError, ValueError, OSError) as error:
             raise UsageError(f"The archive {url!r} cannot be used: {_first_line(error)}") from None
+        self._bulk = self._bulk or self._store
 
     async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
         """Store an object; False: `only_new` was asked for and there is one."""
@@ -100,6 +103,48 @@ class ObjectArchive:
 
         try:
             return await self._ask(whole())
+        except FileNotFoundError:
+            return None
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store a file as an object, in parts. What does not get further for too long is `Unavailable`."""
+        from obstore import put_async
+
+        size = await asyncio.to_thread(lambda: path.stat().st_size)
+        part = max(PART, size // MOST_PARTS + 1)
+        async with self._uploads:
+            try:
+                async with asyncio.timeout(PROGRESS) as progress:
+
+                    async def parts() -> AsyncIterator[bytes]:
+                        for place in range(0, size, part):
+                            progress.reschedule(asyncio.get_running_loop().time() + PROGRESS)
+                            yield await asyncio.to_thread(_part_of, path, place, part)
+
+                    await self._ask(
+                        put_async(self._bulk, key, parts(), chunk_size=part, max_concurrency=PARTS_AT_ONCE), None
+                    )
+            except TimeoutError:
+                raise Unavailable(
+                    f"The archive {self.url} took nothing of a file for {PROGRESS:.0f} seconds."
+                ) from None
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Return the bytes of an object from `start` to before `end`, or `None` if there is no such object."""
+        from obstore import get_range_async
+
+        try:
+            question = get_range_async(self._bulk, key, start=start, end=end)
+            return bytes(await self._ask(question, BULK_ATTEMPT + PATIENCE))
+        except FileNotFoundError:
+            return None
+
+    async def size(self, key: str) -> int | None:
+        """Return how many bytes an object has, or `None` if there is none."""
+        from obstore import head_async
+
+        try:
+            return int((await self._ask(head_async(self._store, key)))["size"])
         except FileNotFoundError:
             return None
 
@@ -137,12 +182,12 @@ class ObjectArchive:
                     except FileNotFoundError:
                         continue
 
-    async def _ask(self, question: Awaitable[T]) -> T:
-        """Return the answer of the store; what is no answer is `Unavailable`."""
+    async def _ask(self, question: Awaitable[T], patience: float | None = PATIENCE * 2) -> T:
+        """Return the answer of the store; what is no answer is `Unavailable`. `patience`: seconds to wait for it."""
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         try:
-            async with asyncio.timeout(PATIENCE * 2):
+            async with asyncio.timeout(patience):
                 return await question
         except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
             if "NoSuchBucket" in str(error):
@@ -165,6 +210,31 @@ class ObjectArchive:
         if "NoSuchBucket" in text:
             return ArchiveRefused(f"The archive {self.url} cannot be used: the bucket does not exist.")
         return Unavailable(f"The archive {self.url} does not answer: {_first_line(error)}")
+
+
+def _s3(url: str, timings: Timings, attempt: float) -> Any:
+    from obstore.store import from_url
+
+    return from_url(
+        url,
+        client_options={
+            "timeout": timedelta(seconds=attempt),
+            "connect_timeout": timedelta(seconds=5),
+            "allow_http": _speaks_plainly(os.environ),
+        },
+        retry_config={
+            "max_retries": timings.archive_retries,
+            "retry_timeout": timedelta(seconds=PATIENCE),
+            "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5)},
+        },
+    )
+
+
+def _part_of(path: Path, place: int, size: int) -> bytes:
+    """Return bytes of a file. Takes a while."""
+    with path.open("rb") as file:
+        file.seek(place)
+        return file.read(size)
 
 
 def _speaks_plainly(environment: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -124,6 +125,15 @@ class Past:
 
     async def put(self, key: str, data: bytes, *, only_new: bool = False) -> bool:
         raise NotImplementedError
+
+    async def put_file(self, key: str, path: Path) -> None:
+        raise NotImplementedError
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        return await self._archive.get_range(key, start, end)
+
+    async def size(self, key: str) -> int | None:
+        return await self._archive.size(key)
 
     async def remove(self, keys: Sequence[str]) -> None:
         raise NotImplementedError

@@ -1,0 +1,185 @@
+"""The larger files of agents in the archive: what their objects are called, and when they are removed.
+
+Each upload makes an object of its own, whose key has a random part, and no object is ever written over. So a late
+removal can never remove what was stored later, even if it is the same content. Each tree has a folder with a random
+name, which its root stores. So objects of a destroyed tree are not those of a tree that was created again under its
+name.
+
+Nothing is removed at once, as a restore to an earlier time may need it. A removal is noted in the archive, under its
+time, once it is durable that nothing names the objects. The node that looks after the archive removes them later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.clock import Clock
+from sapwood.errors import SapwoodError
+from sapwood.kernel.log.records import Message, tree_id
+from sapwood.kernel.ports.log import Archive
+from sapwood.randomness import Random, new_id
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+FILES = "files"
+REMOVALS = "removals"
+BATCH = 1000
+"""Objects that are removed with one request."""
+
+Named = Callable[[Address, Sequence[str]], Awaitable[Collection[str] | None]]
+"""Returns which of these keys a tree names now; `None`: there is no such tree."""
+
+
+class Removal(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Objects that nothing names any more."""
+
+    format: int = FORMAT
+    root: str
+    """The tree that named them."""
+    at: float
+    """Since when."""
+    keys: list[str] = msgspec.field(default_factory=list[str])
+    prefixes: list[str] = msgspec.field(default_factory=list[str])
+    """All objects whose keys begin so."""
+    is_checked: bool = False
+    """Whether the tree may name some of them after all, so that it is read before they are removed."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Removal).decode
+
+
+def tree_prefix(folder: str) -> str:
+    """Return how the keys of a tree's files begin."""
+    return f"{FILES}/{folder}/"
+
+
+def agent_prefix(folder: str, stem: str) -> str:
+    """Return how the keys of an agent's files begin."""
+    return f"{FILES}/{folder}/{stem}/"
+
+
+class NodeFileArchive:
+    """The objects of files, as one node sees them."""
+
+    def __init__(self, archive: Archive, clock: Clock, random: Random, node: str) -> None:
+        self._archive = archive
+        self._clock = clock
+        self._random = random
+        self.node = node
+        self.put_file = archive.put_file
+        self.get_range = archive.get_range
+        self.size = archive.size
+
+    def new_folder(self) -> str:
+        """Return a name for the folder of a tree that no other tree has or had."""
+        return new_id(self._random, 16)
+
+    def new_key(self, folder: str, stem: str, digest: str) -> str:
+        """Return a key for one upload of an agent, which no other upload has or had."""
+        return f"{agent_prefix(folder, stem)}{new_id(self._random, 16)}-{digest}"
+
+    async def note_removal(self, root: Address, keys: Sequence[str], at: float) -> None:
+        """Note that nothing names these objects since a time."""
+        await self.note(Removal(root=str(root), at=at, keys=list(keys)))
+
+    async def note_agent_removal(self, root: Address, folder: str, stem: str) -> None:
+        """Note that an agent was deleted."""
+        await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[agent_prefix(folder, stem)]))
+
+    async def note(self, removal: Removal) -> str:
+        """Note a removal, and return the key of the note."""
+        return await note_removal(self._archive, removal, new_id(self._random, 8))
+
+
+async def note_removal(archive: Archive, removal: Removal, id: str) -> str:
+    """Note a removal, and return the key of the note. The same note under the same id counts once."""
+    key = f"{REMOVALS}/{int(removal.at) + 1:010}-{tree_id(Address.parse(removal.root))}-{id}"
+    await archive.put(key, _encode(removal))
+    return key
+
+
+async def note_tree_end(archive: Archive, end: Message, sequence: int) -> None:
+    """Note that a tree was destroyed by this message."""
+    if end.is_end and end.objects:
+        removal = Removal(root=end.root, at=end.at, prefixes=[tree_prefix(end.objects)])
+        await note_removal(archive, removal, f"end{sequence}")
+
+
+async def removals(archive: Archive) -> AsyncIterator[tuple[str, Removal]]:
+    """Return the removals that are noted, in the order of time; one that cannot be read is left, and logged."""
+    async for key in archive.keys(f"{REMOVALS}/"):
+        data = await archive.get(key)
+        try:
+            if data is not None:
+                yield key, _decode(data)
+        except msgspec.DecodeError as error:
+            log.error("removal of files cannot be read key=%s error=%s", key, error)
+
+
+async def check_later_removals(archive: Archive, since: float) -> None:
+    """Trees were set back to this time: have removals that are later be checked before they are done."""
+    async for key, removal in removals(archive):
+        if removal.at >= since and not removal.is_checked:
+            await archive.put(key, _encode(msgspec.structs.replace(removal, is_checked=True)))
+
+
+async def sweep_removals(archive: Archive, before: float, named: Named) -> int:
+    """Remove the objects that nothing names since before this time; return how many removals were done."""
+    count = 0
+    async for key in archive.keys(f"{REMOVALS}/"):
+        if int(key.rsplit("/", 1)[1].partition("-")[0]) >= before:
+            break
+        data = await archive.get(key)
+        try:
+            if data is not None:
+                await _remove(archive, _decode(data), named)
+        except (SapwoodError, msgspec.DecodeError) as error:
+            log.warning("files not removed from the archive yet key=%s error=%s", key, error)
+            continue
+        await archive.remove([key])
+        count += 1
+    return count
+
+
+async def _remove(archive: Archive, removal: Removal, named: Named) -> None:
+    async for batch in _batches(archive, removal):
+        left: Collection[str] = ()
+        if removal.is_checked:
+            found = await named(Address.parse(removal.root), batch)
+            if found is None:
+                # It was destroyed, or has another address: then another tree names them.
+                text = "files of a tree that does not exist are left in the archive root=%s objects=%d first=%s"
+                log.warning(text, removal.root, len(batch), batch[0])
+                left = batch
+            else:
+                left = found
+        await archive.remove([key for key in batch if key not in left])
+
+
+async def _batches(archive: Archive, removal: Removal) -> AsyncIterator[list[str]]:
+    for at in range(0, len(removal.keys), BATCH):
+        yield removal.keys[at : at + BATCH]
+    for prefix in removal.prefixes:
+        batch: list[str] = []
+        async for key in archive.keys(prefix):
+            batch.append(key)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+
+def named_in(contents: Iterable[bytes | bytearray], keys: Sequence[str]) -> set[str]:
+    """Return which of these keys occur in databases. Takes a while.
+
+    A deleted row may still lie there: then its object stays for good, which harms less than the loss of one.
+    """
+    texts = {key: key.encode() for key in keys}
+    return {key for content in contents for key, text in texts.items() if text in content}
