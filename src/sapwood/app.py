@@ -18,6 +18,7 @@ from sapwood.capabilities.capability_reads import dead_letters, stored_state, wa
 from sapwood.capabilities.connections import Connections
 from sapwood.capabilities.due_work import begin_due, when_started
 from sapwood.capabilities.file_check import damaged_files
+from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_spans
 from sapwood.chat.models.genai_metrics import GenAiMetrics
@@ -52,8 +53,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Agent[Any])
-CONTENT_CHECKS = (broken_chain, damaged_files)
-"""What backups and verifications check in each database, beside its integrity."""
+DATABASE_CHECKS = (broken_chain,)
+"""What is checked in each database, beside its integrity."""
+CONTENT_CHECKS = (*DATABASE_CHECKS, damaged_files)
+"""What backups and verifications check in each database and its folder of files."""
 READ_MODELS = ReadModels(
     state=stored_state,
     dead_letters=dead_letters,
@@ -194,7 +197,8 @@ class App:
             tracing.begin()
             node = await self._runtime.start(deps)
             node.authentication = _name_of(self.authenticate)
-            node.content_checks = CONTENT_CHECKS
+            node.content_checks, node.database_checks = CONTENT_CHECKS, DATABASE_CHECKS
+            node.file_copies = TreeFileCopies()
             node.read_models = READ_MODELS
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -154,6 +155,7 @@ def verify(
     console = Console(stderr=True)
 
     async def check() -> VerificationReport:
+        from sapwood.cli.cluster_restore import check_files
         from sapwood.runtimes.cluster.copies.archive_identity import looking_at
         from sapwood.runtimes.cluster.ops import verification
 
@@ -166,6 +168,7 @@ def verify(
                     its_archive,
                     repair=repair,
                     progress=lambda so_far: said.update(f"Checked {counted(so_far.trees + so_far.parked, 'trees')}"),
+                    check_files=partial(check_files, its_archive),
                 )
 
     found = _ask(check())

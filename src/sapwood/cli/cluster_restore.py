@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sapwood.address import Address
 from sapwood.app import CONTENT_CHECKS
+from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.cli.quantities import counted
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.log.restore import TreeContent
-from sapwood.kernel.node.backup import back_up_stored, put_into, until_finished
+from sapwood.kernel.node.backup import back_up_stored, check_stored, put_into, until_finished
 from sapwood.kernel.node.tree_check import record_left_out
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport
+from sapwood.kernel.ports.file_copies import OfFolder
 from sapwood.kernel.ports.log import Archive
 from sapwood.runtimes.cluster.base.layout import Names
 from sapwood.runtimes.cluster.copies.archive_identity import looking_at, setup_of, url_of
@@ -30,6 +34,9 @@ from sapwood.runtimes.cluster.ops.recovery import (
     restore_everything,
     tree_at,
 )
+
+NAMED_OBJECTS = b"sapwood_objects"
+"""Is in every database that names objects of files."""
 
 
 def moment(text: str | None) -> float | None:
@@ -61,12 +68,27 @@ async def backup(
             log = NatsLog(connection, names)
             try:
                 replicas = NatsReplicas(connection, names, archive)
-                return await back_up_stored(ClusterReader(log, archive, replicas), folder, root, CONTENT_CHECKS)
+                trees = ClusterReader(log, archive, replicas)
+                return await back_up_stored(trees, folder, root, CONTENT_CHECKS, _fetching(archive))
             finally:
                 log.close()
         for stream in range(names.layout.streams * names.layout.cells):
             await Shipper(connection, names, stream, archive).ship()  # so that the archive has all up to now
         return await _back_up_at(names, archive, folder, root, at)
+
+
+def _fetching(archive: Archive) -> OfFolder:
+    """Return what adds the files of a tree to its copy."""
+    return partial(TreeFileCopies().fetch, archive=archive)
+
+
+async def check_files(archive: Archive, state: TreeContent) -> list[str]:
+    """Return what is missing or damaged of the files of a tree, in sentences."""
+    if not any(NAMED_OBJECTS in content for content in state.files.values()):
+        return []
+    verify = partial(TreeFileCopies().verify, archive=archive)
+    with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
+        return await check_stored(Path(folder), Address.parse(state.tail.root), state, (), verify)
 
 
 async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Address | None, at: float) -> TreeReport:
@@ -80,7 +102,7 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
                 "retention of `history`.",
                 path=root.segments,
             )
-        report.note(str(root), await put_into(folder, root, state, CONTENT_CHECKS))
+        report.note(str(root), await put_into(folder, root, state, CONTENT_CHECKS, _fetching(archive)))
         report.damaged += [DamagedTree(key, [why]) for key, why in lost.items()]
         return report
     with until_finished(folder) as left:
@@ -89,7 +111,7 @@ async def _back_up_at(names: Names, archive: Archive, folder: Path, root: Addres
         trees: AsyncIterator[TreeContent] = every_tree_at(archive, names, at, lost)
         async for state in trees:
             one = Address.parse(state.tail.root)
-            report.note(str(one), await put_into(folder, one, state, CONTENT_CHECKS))
+            report.note(str(one), await put_into(folder, one, state, CONTENT_CHECKS, _fetching(archive)))
         report.damaged += [DamagedTree(tree, [why]) for tree, why in lost.items()]
         record_left_out(folder, report)
     return report

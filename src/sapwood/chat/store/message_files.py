@@ -35,7 +35,6 @@ from sapwood.errors import InvalidArguments, NotFound, StoredDataError, UsageErr
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.aio import to_the_end
 from sapwood.namespaces.files import check_name
-from sapwood.settings import Durability
 from sapwood.wire.inline_files import decoded
 
 if TYPE_CHECKING:
@@ -94,14 +93,8 @@ class MessageFiles:
             content = await to_the_end(decoded, url) if len(url) > INLINE else decoded(url)
         if content is None or not isinstance(claimed, str):
             return part  # it is refused where all parts are checked
-        if self._stays_inline(content) and not attached:
-            return part
         row = await self.put(content, claimed, part.get("filename"), accepted)
         return {**part, "mediaType": row.media_type, "url": self.url(row.digest)}
-
-    def _stays_inline(self, content: bytes) -> bool:
-        """Return whether this is more than files may have in a cluster, so that a message has to hold it."""
-        return self._actor.host.settings.durability == Durability.REPLICATED and len(content) > INLINE
 
     async def put(
         self,
@@ -193,8 +186,6 @@ class MessageFiles:
                 return content.decode()
             except UnicodeDecodeError:
                 row = await self.put(content, None)
-        elif self._stays_inline(content.data):
-            return content
         else:
             row = await self.put(content.data, content.media_type)
         return reference(self.url(row.digest), row.media_type)
@@ -204,9 +195,7 @@ class MessageFiles:
         chunks: list[dict[str, Any]] = []
         parts: list[Any] = []
         for part in response.parts:
-            if part.part_kind == "file" and self._stays_inline(part.content.data):
-                chunks.append({"type": "file", "url": part.content.data_uri, "mediaType": part.content.media_type})
-            elif part.part_kind == "file" and url_in(part.content) is None:
+            if part.part_kind == "file" and url_in(part.content) is None:
                 row = await self.put(part.content.data, part.content.media_type)
                 url = self.url(row.digest)
                 part = replace(part, content=reference(url, row.media_type))
@@ -220,7 +209,7 @@ class MessageFiles:
         if chunk.get("type") != "file" or not isinstance(url, str) or url[:5].lower() != "data:":
             return chunk
         content = await to_the_end(decoded, url)
-        if content is None or self._stays_inline(content):
+        if content is None:
             return chunk
         row = await self.put(content, chunk.get("mediaType"))
         return {**chunk, "url": self.url(row.digest), "mediaType": row.media_type}

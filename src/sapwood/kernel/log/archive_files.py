@@ -88,6 +88,14 @@ class NodeFileArchive:
         """Note that nothing names these objects since a time."""
         await self.note(Removal(root=str(root), at=at, keys=list(keys)))
 
+    async def note_check(self, root: Address, folder: str) -> None:
+        """Note that a restore may leave objects in this folder that nothing names."""
+        await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[tree_prefix(folder)], is_checked=True))
+
+    async def note_tree_removal(self, root: Address, folder: str) -> None:
+        """Note that nothing names the objects in this folder any more."""
+        await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[tree_prefix(folder)]))
+
     async def note_agent_removal(self, root: Address, folder: str, stem: str) -> None:
         """Note that an agent was deleted."""
         await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[agent_prefix(folder, stem)]))

@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ from sapwood.kernel.node.data_folder import COPYING, TREES, odd_in, roots_in, tr
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.tree_check import check_folder, record_left_out
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport, read_report
+from sapwood.kernel.ports.file_copies import OfFolder, without_files
 from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.trees.lost_children import lost_children
 from sapwood.kernel.trees.tree import Tree
@@ -164,7 +166,7 @@ def root_of(address: str | None) -> Address | None:
 async def backup(node: Node, target: Path, root: Address | None) -> TreeReport:
     """Copy one tree, or all, whichever node runs them. Damaged trees are named, and not copied."""
     if node.keeper is not None:
-        return await back_up_stored(node.keeper.trees, target, root, node.content_checks)
+        return await back_up_stored(node.keeper.trees, target, root, node.content_checks, _fetching(node, node.keeper))
     if root is not None:
         return await _at_owner(node, BACK_UP, _order(target, root))
     await _hear(node, [] if node.far is None else await node.far.others())
@@ -180,13 +182,24 @@ async def backup(node: Node, target: Path, root: Address | None) -> TreeReport:
 async def verify(node: Node, root: Address | None) -> TreeReport:
     """Check one tree, or all, whichever node runs them. The trees keep running."""
     if node.keeper is not None:
-        return await verify_stored(node.keeper.trees, node.folder, root, node.content_checks)
+        verify = _verifying(node, node.keeper)
+        return await verify_stored(node.keeper.trees, node.folder, root, node.database_checks, verify)
     if root is not None:
         return await _at_owner(node, VERIFY, BackupRequest("", str(root)))
     await _hear(node, [] if node.far is None else await node.far.others())
     report = await _everywhere(node, VERIFY, BackupRequest("", None))
     report.odd = odd_in(node.folder)
     return report
+
+
+def _fetching(node: Node, keeper: Keeper) -> OfFolder:
+    copies = node.file_copies
+    return without_files if copies is None else partial(copies.fetch, archive=keeper.archive)
+
+
+def _verifying(node: Node, keeper: Keeper) -> OfFolder:
+    copies = node.file_copies
+    return without_files if copies is None else partial(copies.verify, archive=keeper.archive)
 
 
 async def restore(node: Node, source: Path, root: Address | None, damaged: OnDamage = "refuse") -> TreeReport:
@@ -372,37 +385,70 @@ def _half(final: Path, files: Files) -> Path:
 
 
 async def _replace(node: Node, root: Address, half: Path) -> None:
+    archive = node.file_archive
+    folder = None if archive is None else await _object_folder(node, root)
+    if archive is not None and folder is not None:
+        await archive.note_check(root, folder)  # first: a crash must not leave what is replaced in the archive
     await node.removal.replace(root, half, Unavailable(f"{root} is being restored from a backup."))
+    if archive is not None and folder is not None:
+        with suppress(Unavailable):
+            await archive.note_tree_removal(root, folder)
+
+
+async def _object_folder(node: Node, root: Address) -> str | None:
+    """Return the folder of a tree's files in the archive, as the tree is now; `None` if it has none."""
+    try:
+        return (await node.loader.load(root, only_files=True)).stored_object_folder()
+    except ChainBroken:
+        return None
 
 
 async def back_up_stored(
-    trees: ClusterReader, target: Path, root: Address | None, checks: Iterable[Check] = ()
+    trees: ClusterReader,
+    target: Path,
+    root: Address | None,
+    checks: Iterable[Check] = (),
+    fetch: OfFolder = without_files,
 ) -> TreeReport:
-    """Copy one tree of a cluster, or all, as the log and the archive have them."""
+    """Copy one tree of a cluster, or all, as the log and the archive have them. `fetch` adds the files of a tree."""
     if root is not None:
-        return await _each_stored(trees, root, lambda one, state: put_into(target, one, state, checks))
+        return await _each_stored(trees, root, lambda one, state: put_into(target, one, state, checks, fetch))
     with until_finished(target) as left:
         if left is not None:
             await asyncio.to_thread(shutil.rmtree, left)
-        report = await _each_stored(trees, None, lambda one, state: put_into(target, one, state, checks))
+        report = await _each_stored(trees, None, lambda one, state: put_into(target, one, state, checks, fetch))
         record_left_out(target, report)
         return report
 
 
 async def verify_stored(
-    trees: ClusterReader, folder: Path, root: Address | None, checks: Iterable[Check]
+    trees: ClusterReader,
+    folder: Path,
+    root: Address | None,
+    checks: Iterable[Check],
+    verify: OfFolder = without_files,
 ) -> TreeReport:
-    """Check one tree of a cluster, or all, as the log and the archive have them. `folder` has room for one copy."""
+    """Check one tree of a cluster, or all, as the log and the archive have them. `folder` has room for one copy.
+
+    `verify` checks the files of a tree.
+    """
 
     async def check(one: Address, state: TreeContent) -> list[str]:
-        half = _half(tree_folder(folder, one), Files())
-        try:
-            await write_elsewhere(state, one, half)
-            return await asyncio.to_thread(damage_in, half, checks)
-        finally:
-            shutil.rmtree(half, ignore_errors=True)
+        return await check_stored(folder, one, state, checks, verify)
 
     return await _each_stored(trees, root, check)
+
+
+async def check_stored(
+    folder: Path, root: Address, state: TreeContent, checks: Iterable[Check], verify: OfFolder
+) -> list[str]:
+    """Check a copy of one tree, which is removed then; return what is damaged, in sentences."""
+    half = _half(tree_folder(folder, root), Files())
+    try:
+        await write_elsewhere(state, root, half)
+        return [*await asyncio.to_thread(damage_in, half, checks), *await verify(half)]
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
 
 
 async def _each_stored(
@@ -426,14 +472,21 @@ async def _each_stored(
     return report
 
 
-async def put_into(target: Path, root: Address, state: TreeContent, checks: Iterable[Check] = ()) -> list[str]:
+async def put_into(
+    target: Path, root: Address, state: TreeContent, checks: Iterable[Check] = (), fetch: OfFolder = without_files
+) -> list[str]:
     """Copy a tree into a backup; return what is damaged, in sentences: then there is no copy."""
     final = tree_folder(target, root)
     if final.exists():
         raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
     half = _half(final, Files())
     await write_elsewhere(state, root, half)
-    return await _settle(half, final, await asyncio.to_thread(damage_in, half, checks))
+    try:
+        problems = await fetch(half)
+    except Unavailable:
+        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+        raise
+    return await _settle(half, final, problems or await asyncio.to_thread(damage_in, half, checks))
 
 
 async def write_elsewhere(state: TreeContent, root: Address, folder: Path) -> None:
@@ -457,6 +510,8 @@ async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: P
 
     async def put_back() -> None:
         half = await _copied(node, root, source, copier)
+        if node.file_copies is not None:
+            await node.file_copies.store(half, root, keeper.file_archive)
         if far is None or node.owns(root):
             await _replace(node, root, half)
             return

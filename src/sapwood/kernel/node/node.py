@@ -47,6 +47,7 @@ from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
 from sapwood.kernel.ports.cluster import Cluster
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.ports.file_archive import FileArchive
+from sapwood.kernel.ports.file_copies import FileCopies
 from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.ports.read_models import ReadModels
 from sapwood.kernel.ports.shards import shard_of
@@ -116,6 +117,8 @@ class Node:
         """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
         self.file_archive: FileArchive | None = None if keeper is None else keeper.file_archive
         """Where the larger files of agents lie, or `None` if they lie in the folder."""
+        self.file_copies: FileCopies | None = None
+        """Copies the files of trees that are in the archive."""
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
@@ -126,6 +129,8 @@ class Node:
         """Whether its trees are its own for certain now."""
         self.content_checks: Sequence[Check] = ()
         """What backups and verifications check in each database, beside its integrity."""
+        self.database_checks: Sequence[Check] = ()
+        """The same, without those of files beside the databases."""
         self.read_models = ReadModels()
         """What operators read of agents that may be asleep."""
         self.is_leaving = False

@@ -20,6 +20,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
+from sapwood.kernel.log.archive_files import check_later_removals
 from sapwood.kernel.log.archive_objects import (
     ENDED,
     MARKS,
@@ -52,6 +53,10 @@ AT_ONCE = 32
 TRIES = 20
 ROLL_CALL = 1.5
 """Seconds that nodes have to say that they are there."""
+
+
+CLOCKS = 60.0
+"""Seconds that the clocks of nodes may differ from those of the servers."""
 
 
 class RecoveryReport(msgspec.Struct):
@@ -232,6 +237,8 @@ async def restore_everything(
             )
     await claim_archive(connection, names, archive)
     await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
+    # Files that were deleted in what is lost or left out are named again.
+    await check_later_removals(archive, 0.0 if until is None else until - CLOCKS)
     marks = await _marks(archive)
     result = RecoveryReport()
     for stream in range(streams):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.log.archive_objects import MARKS, SNAPSHOTS, is_parked, last_mark, place_of, unpack_snapshot
 from sapwood.kernel.log.records import ChainBroken, unseal
 from sapwood.kernel.log.repair import heal
-from sapwood.kernel.log.restore import read_tree
+from sapwood.kernel.log.restore import TreeContent, read_tree
 from sapwood.kernel.ports.log import Archive, Record
 from sapwood.kernel.ports.shards import SHARDS, shard_of
 from sapwood.runtimes.cluster.base.cluster_status import offline
@@ -51,6 +51,9 @@ BATCH, BATCH_BYTES = 256, 16 * 1024 * 1024
 ARCHIVE = "the archive"
 LEADER = "the server that leads"
 SERVER = "a server"
+
+
+CheckFiles = Callable[[TreeContent], Awaitable[list[str]]]
 
 
 class TreeDamage(msgspec.Struct, frozen=True):
@@ -99,19 +102,23 @@ async def verify(
     repair: bool = False,
     progress: Callable[[VerificationReport], object] = lambda so_far: None,
     timings: Timings = DEFAULTS,
+    check_files: CheckFiles | None = None,
 ) -> VerificationReport:
-    """Check everything; with `repair`, make whole what is not, and return what is left."""
+    """Check everything; with `repair`, make whole what is not, and return what is left.
+
+    `check_files` returns what is wrong with the files of a tree that lie in the archive.
+    """
     did = VerificationReport()
     for stream in range(names.layout.streams * names.layout.cells if repair else 0):
         if await lacks_copies(connection, names, stream):  # a repair was interrupted
             await give_copies(connection, names, stream)
             did.refilled.append(stream)
-    verifying = _Verification(connection, names, archive, progress, timings)
+    verifying = _Verification(connection, names, archive, progress, timings, check_files)
     found = await verifying.run()
     for _ in range(ROUNDS if repair else 0):
         if found.is_whole or not await verifying.repair(did):
             break
-        verifying = _Verification(connection, names, archive, progress, timings)
+        verifying = _Verification(connection, names, archive, progress, timings, check_files)
         found = await verifying.run()
     return msgspec.structs.replace(
         found,
@@ -166,7 +173,9 @@ class _Verification:
         archive: Archive,
         progress: Callable[[VerificationReport], object],
         timings: Timings,
+        check_files: CheckFiles | None,
     ) -> None:
+        self._check_files = check_files
         self._timings = timings
         self._connection = connection
         self._names = names
@@ -323,17 +332,20 @@ class _Verification:
         lacking: set[str] = set()
         trouble: SapwoodError | None = None
         records: Sequence[Record] = ()
+        state: TreeContent | None = None
         for look in range(LOOKS):
             await asyncio.sleep(look * PAUSE)
             trouble, lacking = None, set()
             try:
                 records = await self._log.read(shard, tree)
-                await read_tree(records, self._archive, tree)
+                state = await read_tree(records, self._archive, tree)
             except (ChainBroken, Unavailable) as error:
-                trouble = error
+                trouble, state = error, None
             lacking = await self._compare(shard, tree, records, second, up_to)
             if trouble is None and not lacking:
                 break
+        if state is not None:
+            await self._files(tree, state)
         self._newest[tree] = records[-1].sequence if records else 0
         self._found.trees += 1
         self._found.messages += len(records)
@@ -413,9 +425,17 @@ class _Verification:
     async def _resting(self, tree: str) -> None:
         self._found.parked += 1
         try:
-            await read_tree([], self._archive, tree)
+            state = await read_tree([], self._archive, tree)
         except ChainBroken as error:
             self._found.damaged.append(TreeDamage(tree, "", str(error), can_be_mended=False))
+            return
+        if state is not None:
+            await self._files(tree, state)
+
+    async def _files(self, tree: str, state: TreeContent) -> None:
+        """Check the files of a tree that lie in the archive."""
+        problems = [] if self._check_files is None or not state.files else await self._check_files(state)
+        self._found.damaged += [TreeDamage(tree, state.tail.root, text, can_be_mended=False) for text in problems]
 
     async def _unmarked(self, tree: str, key: str) -> None:
         """Check a tree that has a snapshot, but neither messages nor a mark: a node would take it for a new one."""
