@@ -21,10 +21,10 @@ from typing import Protocol
 from sapwood.capabilities.file_rows import FileRow
 from sapwood.errors import SapwoodError, StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.objects_table import NAMED, REMOVED, UPLOADING, ObjectsTable, UnnamedObject
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.exceptions import again
 from sapwood.kernel.ports.file_archive import FileArchive
-from sapwood.kernel.trees.objects_table import NAMED, REMOVED, UPLOADING, ObjectsTable, UnnamedObject
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.storage.availability import StorageUnavailable
 from sapwood.storage.blobs import BlobFolder

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from sapwood.address import Address
 from sapwood.capabilities.file_rows import FILES
 from sapwood.errors import StoredDataError
+from sapwood.kernel.actors.objects_table import OBJECTS
 from sapwood.kernel.ports.file_archive import FileArchive
 from sapwood.kernel.ports.log import Archive
-from sapwood.kernel.trees.objects_table import OBJECTS
 from sapwood.storage.blobs import blob_folder
 from sapwood.storage.file_reader import reading
 from sapwood.storage.files import Files

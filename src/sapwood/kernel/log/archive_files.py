@@ -12,16 +12,21 @@ time, once it is durable that nothing names the objects. The node that looks aft
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import SapwoodError
+from sapwood.kernel.actors.objects_table import OBJECTS
 from sapwood.kernel.log.records import Message, tree_id
 from sapwood.kernel.ports.log import Archive
 from sapwood.randomness import Random, new_id
+from sapwood.storage.file_reader import reading
+from sapwood.storage.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +77,18 @@ class NodeFileArchive:
         self._clock = clock
         self._random = random
         self.node = node
-        self.put_file = archive.put_file
-        self.get_range = archive.get_range
-        self.size = archive.size
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store a file as an object, in parts."""
+        await self._archive.put_file(key, path)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        """Return bytes of an object, or `None` if there is no such object."""
+        return await self._archive.get_range(key, start, end)
+
+    async def size(self, key: str) -> int | None:
+        """Return how many bytes an object has, or `None` if there is none."""
+        return await self._archive.size(key)
 
     def new_folder(self) -> str:
         """Return a name for the folder of a tree that no other tree has or had."""
@@ -185,9 +199,21 @@ async def _batches(archive: Archive, removal: Removal) -> AsyncIterator[list[str
 
 
 def named_in(contents: Iterable[bytes | bytearray], keys: Sequence[str]) -> set[str]:
-    """Return which of these keys occur in databases. Takes a while.
-
-    A deleted row may still lie there: then its object stays for good, which harms less than the loss of one.
-    """
+    """Return which of these keys databases name, or are about to. Takes a while."""
     texts = {key: key.encode() for key in keys}
-    return {key for content in contents for key, text in texts.items() if text in content}
+    named: set[str] = set()
+    for content in contents:
+        found = [key for key, text in texts.items() if text in content]
+        if found:  # perhaps only in what is left of a deleted row
+            named |= _named_in_rows(content) & set(found)
+    return named
+
+
+def _named_in_rows(content: bytes | bytearray) -> set[str]:
+    with tempfile.TemporaryDirectory(prefix="sapwood-") as folder:
+        path = Path(folder) / "copy.db"
+        Files().create_database(path, content)
+        with reading(path) as file:
+            if not file.has(OBJECTS):
+                return set()
+            return {key for (key,) in file.rows("SELECT key FROM sapwood_objects WHERE state <> 'removed'")}

@@ -17,9 +17,9 @@ from sapwood.address import Address
 from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Actor, Host
 from sapwood.kernel.actors.children_table import ChildrenTable
+from sapwood.kernel.actors.objects_table import OBJECTS
 from sapwood.kernel.alarms.tree_index import TreeAlarms
 from sapwood.kernel.durability.slices import Slices
-from sapwood.kernel.trees.objects_table import OBJECTS
 from sapwood.kernel.trees.pending_questions import TreeQuestions
 from sapwood.kernel.trees.quota import Ledger
 from sapwood.kernel.trees.run_quota import RunQuota

@@ -13,9 +13,9 @@ from typing import Self
 from sapwood.address import Address
 from sapwood.errors import OverLimit, SapwoodError, StoredDataError, Unavailable
 from sapwood.kernel.actors.actor import Host
+from sapwood.kernel.actors.objects_table import ObjectsTable, folder_of, store_folder
 from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.ports.file_archive import FileArchive
-from sapwood.kernel.trees.objects_table import ObjectsTable, folder_of, store_folder
 from sapwood.kernel.trees.quota import Ledger
 from sapwood.settings import Limits
 from sapwood.storage.availability import StorageUnavailable
