@@ -537,31 +537,21 @@ async def test_only_a_message_for_the_model_may_be_long_because_of_its_files(fra
         assert (await client.ended())[0] == 1009
 
 
-async def test_in_a_cluster_a_picture_that_files_cannot_hold_stays_in_its_message() -> None:
-    model = ScriptedModel(text("nice"))
-    cls, large, small = talker(model, base=Keeper), png(100_000), png()
-    async with running_replicated(App(agents=[cls]), slow_slices="allow") as world:
-        agent = await world.get_agent(cls, "t")
-        await agent.send([picture(large, "p1"), picture(small, "p2")])
-
-        one, two, _ = await agent.conversation.messages()
-        assert one["parts"][1]["url"].startswith("data:image/png;base64,")
-        assert two["parts"][1]["url"] == url_of(small)
-        assert seen_files(model) == [large, small]
-
-
-async def test_in_a_cluster_a_picture_of_a_tool_or_a_model_stays_where_it_is() -> None:
-    drawing, painting = DrawingModel(), ScriptedModel(call("paint"), text("done"))
+async def test_in_a_cluster_pictures_of_people_tools_and_models_are_files_too() -> None:
+    drawing, painting, model = DrawingModel(), ScriptedModel(call("paint"), text("done")), ScriptedModel(text("nice"))
     drawer = talker(drawing, base=Keeper, output_type=BinaryImage)
     painter = type("Painting", (Painter,), {"model": painting})
-    async with running_replicated(App(agents=[drawer, painter]), slow_slices="allow") as world:
+    viewer = type("Viewer", (talker(model, base=Keeper),), {})
+    async with running_replicated(App(agents=[drawer, painter, viewer]), slow_slices="allow") as world:
         agent = await world.get_agent(drawer, "t")
         await agent.send("draw")
         (file,) = [part for part in (await agent.conversation.messages())[-1]["parts"] if part["type"] == "file"]
         await (await world.get_agent(painter, "t")).send("paint")
+        await (await world.get_agent(viewer, "t")).send([picture(png(100_000), "p1")])
 
-        assert file["url"].startswith("data:image/png;base64,")
+        assert not file["url"].startswith("data:")
         assert seen_files(painting) == [png(100_000, "painted")]
+        assert seen_files(model) == [png(100_000)]
 
 
 async def test_a_message_is_cancelled_also_while_its_picture_is_stored() -> None:

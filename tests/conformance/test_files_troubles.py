@@ -1,4 +1,4 @@
-"""Files when the process dies in an upload, the disk is full, or the tree lies in a log."""
+"""Files when the process dies in an upload, the disk is full, or a cluster runs the tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conformance.test_files import Shelf, blobs, large
 from tests.conformance.test_files_http import URL, Desk, picture, put, stored
 from tests.conformance.worlds import Run, until
 
-from sapwood import App, NotFound, OverLimit, Unavailable
+from sapwood import App, NotFound, Unavailable
 from sapwood.capabilities.file_writer import BATCH, INLINE
 from sapwood.storage.files import Files
 from sapwood.testing import POINTS, World, running
@@ -111,22 +111,25 @@ async def test_a_full_disk_refuses_an_upload_and_keeps_nothing_of_it(
         assert (await put(site, picture(2 * BATCH))).status == 201
 
 
-async def test_a_larger_file_is_refused_in_a_cluster_and_a_small_one_is_replicated() -> None:
-    async with running_replicated(App(agents=[Shelf, Desk]), slow_slices="allow") as world:
-        shelf = await world.get_agent(Shelf, "s")
-        small = await shelf.put(b"x" * INLINE)
-        for larger in (shelf.put(large()), shelf.put_pieces([INLINE, 1])):
-            with pytest.raises(OverLimit, match="In a cluster, a file may have at most 65536 bytes") as refused:
-                await larger
-            assert refused.value.limit == "file_bytes"
+async def test_in_a_cluster_an_upload_in_parts_is_stored_and_starts_again_on_another_node() -> None:
+    content = picture(3 * INLINE)
+    size, half = len(content), INLINE + 10
+    async with running_replicated(App(agents=[Desk]), slow_slices="allow") as world:
+        await world.get_agent(Desk, "d")
+        first = await send(world, content[:half], f"bytes 0-{half - 1}/{size}")
+        asked = await send(world, b"", f"bytes */{size}")
+        await world.crash()  # and nothing is left of the folder
+        moved = await send(world, content[half:], f"bytes {half}-{size - 1}/{size}")
+        last = await send(world, content, f"bytes 0-{size - 1}/{size}")
+        again = await send(world, b"", f"bytes */{size}")
+        await world.crash()
 
-        resumed = await send(world, b"x", "bytes 0-0/2")
-        await world.crash()  # every second time without its folder
-
-        assert resumed == (400, {"error": "In a cluster, an upload cannot be resumed. Send the file in one request."})
-        shelf = await world.get_agent(Shelf, "s")
-        assert await shelf.get(small) == b"x" * INLINE
-        assert await shelf.stored() == [small]
+        assert first == asked == (202, {"received": half})
+        assert (moved[0], moved[1]["received"]) == (409, 0)
+        assert (last[0], last[1]["digest"]) == (201, hashlib.sha256(content).hexdigest())
+        assert again == last
+        (file,) = await (await world.get_agent(Desk, "d")).stored()
+        assert file.size == size
 
 
 async def test_a_loss_of_power_finds_the_file_before_its_row_and_its_row_gone_before_the_file(
