@@ -13,7 +13,7 @@ import pytest
 from tests.conformance import replicated
 from tests.conformance.replicated import running_replicated
 from tests.conformance.test_files import ACTS, Shelf, blobs, large
-from tests.conformance.worlds import until
+from tests.conformance.worlds import asleep, until
 
 from sapwood import App, NotFound, Unavailable
 from sapwood.capabilities.files import FileStore
@@ -324,6 +324,26 @@ async def test_readers_at_the_same_time_share_one_fetch(archive: FaultyArchive) 
         await until(lambda: blobs(world) == {file.digest})
         assert await shelf.get(file) == content
         assert archive.asked.count("get_range") == 2
+
+
+async def test_copies_on_a_node_are_removed_once_their_tree_was_closed_for_a_while(archive: FaultyArchive) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        file = await shelf.put(large())
+        keeper = world.node.keeper
+        assert keeper is not None
+        keeper.idle_trees.park_after = 0.0
+        await keeper.copies.sweep()
+        assert blobs(world) == {file.digest}
+
+        await asleep(world)
+        await keeper.copies.find(world.data / "trees", lambda tree: False)
+        await until(lambda: not world.node.loader.closed_trees(lambda root: True))
+        await keeper.copies.sweep()
+
+        assert blobs(world) == set()
+        assert await (await world.get_agent(Shelf, "s")).get(file) == large()
+        await until(lambda: blobs(world) == {file.digest})
 
 
 async def test_a_part_of_a_huge_file_is_read_without_fetching_the_rest(archive: FaultyArchive) -> None:

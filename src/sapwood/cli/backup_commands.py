@@ -17,8 +17,9 @@ from sapwood.cli.parameters import AsJson, Data, whole_number
 from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import say
 from sapwood.errors import FolderInUse, NotFound, Unavailable, UsageError
-from sapwood.kernel.node.backup import UNFINISHED, OnDamage, root_of
+from sapwood.kernel.node.backup import OnDamage, root_of
 from sapwood.kernel.node.data_folder import TREES, tree_folder
+from sapwood.kernel.node.stored_copies import UNFINISHED
 from sapwood.kernel.node.tree_check import check_folder
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport
 from sapwood.storage.files import held_still

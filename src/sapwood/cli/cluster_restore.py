@@ -18,7 +18,7 @@ from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.cli.quantities import counted
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.log.restore import TreeContent
-from sapwood.kernel.node.backup import back_up_stored, check_stored, put_into, until_finished
+from sapwood.kernel.node.stored_copies import back_up_stored, check_stored, put_into, until_finished
 from sapwood.kernel.node.tree_check import record_left_out
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport
 from sapwood.kernel.ports.file_copies import OfFolder

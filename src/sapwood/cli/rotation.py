@@ -9,8 +9,8 @@ from pathlib import Path
 from sapwood.address import Address
 from sapwood.errors import InvalidName
 from sapwood.kernel.log.records import tree_id
-from sapwood.kernel.node.backup import UNFINISHED
 from sapwood.kernel.node.data_folder import TREES
+from sapwood.kernel.node.stored_copies import UNFINISHED
 from sapwood.kernel.node.tree_report import TreeReport
 from sapwood.storage.integrity import damage_in
 

@@ -20,6 +20,7 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.kernel.aio import cancel_all, to_the_end
 from sapwood.kernel.log.archive_files import NodeFileArchive
 from sapwood.kernel.log.archive_objects import is_parked, last_mark
+from sapwood.kernel.log.copy_sweep import CopySweep
 from sapwood.kernel.log.idle_trees import RETRY_AFTER, IdleTrees
 from sapwood.kernel.log.local_copy import CLEAN, catch_up, clean_tail, record_clean
 from sapwood.kernel.log.reader import ClusterReader, Replicas
@@ -123,6 +124,8 @@ class Keeper:
             named=self.trees.named,
             timings=timings,
         )
+        self.copies = CopySweep(self._lock, lambda: self.idle_trees.park_after)
+        """The copies of files on the disk of this node."""
         self._ahead: dict[str, LogPosition] = {}
         """Trees of other nodes whose files were fetched here, and which message these are after."""
         self._busy: set[str] = set()
@@ -146,6 +149,7 @@ class Keeper:
         async with self._lock(tree):
             self._live.discard(tree)
             self.idle_trees.forget(tree)
+            self.copies.opened(folder)
             tail = await self._reuse(root, tree, folder)
             if tail is None:
                 tail = await self._restore(root, tree, folder)
@@ -289,6 +293,7 @@ class Keeper:
                 await to_the_end(clear, folder, self._files)
             else:
                 await to_the_end(record_clean, folder, tail, self._files)
+                self.copies.closed(folder)
 
     async def destroyed(self, root: Address) -> None:
         """Have the archive forget a tree whose end is in the log."""
@@ -299,10 +304,18 @@ class Keeper:
                 await forget_tree(self.archive, tree, end.message, end.sequence)
 
     def look_after(
-        self, open_trees: Callable[[], Iterable[OpenTree]], owned: Callable[[], Collection[int]], streams: int
+        self,
+        open_trees: Callable[[], Iterable[OpenTree]],
+        owned: Callable[[], Collection[int]],
+        streams: int,
+        folder: Path | None = None,
     ) -> None:
-        """Begin to snapshot, park and ship: the trees that are open here, and those of these shards that are not."""
+        """Begin to snapshot, park and ship: the trees that are open here, and those of these shards that are not.
+
+        `folder`: where the folders of trees are; copies of files in it are removed once they are not used.
+        """
         self._begin(self._look(open_trees, owned, streams))
+        self._begin(self._sweep_copies(open_trees, folder))
         self._begin(self.idle_trees.run(lambda: {tree_id(one.address) for one in open_trees()}, owned))
 
     async def close(self) -> None:
@@ -326,6 +339,13 @@ class Keeper:
                     self._look_at(one)
             except Exception:
                 log.exception("tree maintenance failed")
+
+    async def _sweep_copies(self, open_trees: Callable[[], Iterable[OpenTree]], folder: Path | None) -> None:
+        if folder is not None:
+            await self.copies.find(folder, lambda tree: tree in {tree_id(one.address) for one in open_trees()})
+        while True:
+            await asyncio.sleep(min(max(self.idle_trees.park_after / 4, self._timings.snapshot_interval), 60.0))
+            await self.copies.sweep()
 
     def _look_at_shipping(self, owned: Collection[int], streams: int) -> None:
         if self._ship is None:

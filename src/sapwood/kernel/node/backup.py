@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -25,15 +25,22 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import FolderInUse, NotFound, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.log.archive_objects import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
-from sapwood.kernel.log.reader import ClusterReader
 from sapwood.kernel.log.records import ChainBroken, program, tree_id
 from sapwood.kernel.log.restore import TreeContent, put_together, write
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.values import pack
-from sapwood.kernel.node.data_folder import COPYING, TREES, odd_in, roots_in, tree_folder
+from sapwood.kernel.node.data_folder import odd_in, roots_in, tree_folder
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.stored_copies import (
+    UNFINISHED,
+    back_up_stored,
+    half_of,
+    settle_copy,
+    until_finished,
+    verify_stored,
+)
 from sapwood.kernel.node.tree_check import check_folder, record_left_out
-from sapwood.kernel.node.tree_report import DamagedTree, TreeReport, read_report
+from sapwood.kernel.node.tree_report import TreeReport, read_report
 from sapwood.kernel.ports.file_copies import OfFolder, without_files
 from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.trees.lost_children import lost_children
@@ -43,17 +50,15 @@ from sapwood.randomness import new_id
 from sapwood.storage.blobs import blobs_in
 from sapwood.storage.copies import Copier, FilePart, Order, copy_elsewhere
 from sapwood.storage.copy_marks import mark_copies
-from sapwood.storage.files import Files, held_still, make_private_folder, open_private
+from sapwood.storage.files import held_still
 from sapwood.storage.image import PAGE_SIZE, wal_bytes
-from sapwood.storage.integrity import Check, damage_in
+from sapwood.storage.integrity import damage_in
 from sapwood.storage.wal_frames import whole_image
 
 BACK_UP = "back up"
 RESTORE = "restore"
 VERIFY = "verify"
 TAKE = "take a tree from the archive"
-UNFINISHED = "unfinished"
-"""The file in a backup of everything that says that it is not finished; who makes it holds it locked."""
 OnDamage = Literal["refuse", "skip", "restore"]
 """What a restore does if trees of the backup are damaged: restore nothing, only the others, or all."""
 
@@ -79,14 +84,14 @@ async def back_up_tree(node: Node, root: Address, target: Path, copier: Copier) 
     final = tree_folder(target, root)
     if final.exists():
         raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
-    half = _half(final, node.files)
+    half = half_of(final, node.files)
     problems = await _copy(node, root, half, copier)
-    return await _settle(half, final, problems)
+    return await settle_copy(half, final, problems)
 
 
 async def verify_tree(node: Node, root: Address, copier: Copier) -> list[str]:
     """Check one tree as it is at this moment; return what is damaged, in sentences."""
-    half = _half(tree_folder(node.folder, root), node.files)
+    half = half_of(tree_folder(node.folder, root), node.files)
     try:
         return await _copy(node, root, half, copier)
     finally:
@@ -105,20 +110,6 @@ async def _copy(node: Node, root: Address, half: Path, copier: Copier) -> list[s
     except StoredDataError as error:
         return [str(error)]
     return await asyncio.to_thread(damage_in, half, [*node.content_checks, lost_children(tree.folder)], frames)
-
-
-async def _settle(half: Path, final: Path, problems: list[str]) -> list[str]:
-    """Give a copy its place, unless it is damaged: then it is removed."""
-    if problems:
-        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
-    else:
-        await asyncio.to_thread(mark_copies, half, is_durable=True)
-        _give_place(half, final)
-    return problems
-
-
-def _give_place(half: Path, final: Path) -> None:
-    half.rename(final)
 
 
 def _cut(tree: Tree) -> tuple[list[FilePart], dict[str, int]]:
@@ -291,35 +282,6 @@ async def _hear(node: Node, others: Sequence[str]) -> None:
         )
 
 
-@contextmanager
-def until_finished(target: Path) -> Generator[Path | None, None, None]:
-    """Mark a backup as unfinished until it is finished; yield what one that never was has left there, if anything."""
-    import fcntl
-
-    trees, mark = target / TREES, target / UNFINISHED
-    if trees.exists() and not mark.exists():  # other copies, which are finished
-        yield None
-        return
-    make_private_folder(target)
-    with open_private(mark, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"Another backup to {str(target)!r} is in progress.") from None
-        left = trees if trees.exists() else None
-        if left is not None:
-            is_new = file.tell() == 0
-            if is_new:
-                mark.unlink()  # the one that was there is gone: that backup has just been finished
-            if is_new or os.fstat(file.fileno()).st_nlink == 0 or (target / "lock").exists():
-                # It is finished, or has been served since: more than what is left of a copy.
-                raise UsageError(f"{str(target)!r} already holds copies. Choose another folder.")
-        file.write("Not all trees were copied. Another backup to the same folder starts from the beginning.\n")
-        file.flush()
-        yield left
-        mark.unlink()
-
-
 async def back_up_own(node: Node, order: BackupRequest) -> TreeReport:
     """Copy one tree of this node, or all of them, into a data folder."""
     target = Path(order.folder)
@@ -375,13 +337,9 @@ async def _copied(node: Node, root: Address, source: Path, copier: Copier) -> Pa
     copy = tree_folder(source, root)
     if not copy.exists():
         raise NotFound(f"The backup {str(source)!r} has no {root}.", path=root.segments)
-    half = _half(tree_folder(node.folder, root), node.files)
+    half = half_of(tree_folder(node.folder, root), node.files)
     await copy_elsewhere(Order(str(copy), str(half), _parts(copy, {})), copier)
     return half
-
-
-def _half(final: Path, files: Files) -> Path:
-    return files.unused_path(final, COPYING)  # also if an earlier copy failed
 
 
 async def _replace(node: Node, root: Address, half: Path) -> None:
@@ -401,107 +359,6 @@ async def _object_folder(node: Node, root: Address) -> str | None:
         return (await node.loader.load(root, only_files=True)).stored_object_folder()
     except ChainBroken:
         return None
-
-
-async def back_up_stored(
-    trees: ClusterReader,
-    target: Path,
-    root: Address | None,
-    checks: Iterable[Check] = (),
-    fetch: OfFolder = without_files,
-) -> TreeReport:
-    """Copy one tree of a cluster, or all, as the log and the archive have them. `fetch` adds the files of a tree."""
-    if root is not None:
-        return await _each_stored(trees, root, lambda one, state: put_into(target, one, state, checks, fetch))
-    with until_finished(target) as left:
-        if left is not None:
-            await asyncio.to_thread(shutil.rmtree, left)
-        report = await _each_stored(trees, None, lambda one, state: put_into(target, one, state, checks, fetch))
-        record_left_out(target, report)
-        return report
-
-
-async def verify_stored(
-    trees: ClusterReader,
-    folder: Path,
-    root: Address | None,
-    checks: Iterable[Check],
-    verify: OfFolder = without_files,
-) -> TreeReport:
-    """Check one tree of a cluster, or all, as the log and the archive have them. `folder` has room for one copy.
-
-    `verify` checks the files of a tree.
-    """
-
-    async def check(one: Address, state: TreeContent) -> list[str]:
-        return await check_stored(folder, one, state, checks, verify)
-
-    return await _each_stored(trees, root, check)
-
-
-async def check_stored(
-    folder: Path, root: Address, state: TreeContent, checks: Iterable[Check], verify: OfFolder
-) -> list[str]:
-    """Check a copy of one tree, which is removed then; return what is damaged, in sentences."""
-    half = _half(tree_folder(folder, root), Files())
-    try:
-        await write_elsewhere(state, root, half)
-        return [*await asyncio.to_thread(damage_in, half, checks), *await verify(half)]
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
-
-
-async def _each_stored(
-    trees: ClusterReader, root: Address | None, act: Callable[[Address, TreeContent], Awaitable[list[str]]]
-) -> TreeReport:
-    report = TreeReport()
-    if root is not None:
-        try:
-            state = await trees.tree(root)
-        except ChainBroken as error:
-            report.note(str(root), [str(error)])
-            return report
-        if state is None:
-            raise NotFound(f"{root} has no data.", path=root.segments)
-        report.note(str(root), await act(root, state))
-        return report
-    lost: dict[str, str] = {}
-    async for state in trees.every(lost):
-        report.note(state.tail.root, await act(Address.parse(state.tail.root), state))
-    report.damaged += [DamagedTree(tree, [why]) for tree, why in lost.items()]
-    return report
-
-
-async def put_into(
-    target: Path, root: Address, state: TreeContent, checks: Iterable[Check] = (), fetch: OfFolder = without_files
-) -> list[str]:
-    """Copy a tree into a backup; return what is damaged, in sentences: then there is no copy."""
-    final = tree_folder(target, root)
-    if final.exists():
-        raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
-    half = _half(final, Files())
-    await write_elsewhere(state, root, half)
-    try:
-        problems = await fetch(half)
-    except Unavailable:
-        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
-        raise
-    return await _settle(half, final, problems or await asyncio.to_thread(damage_in, half, checks))
-
-
-async def write_elsewhere(state: TreeContent, root: Address, folder: Path) -> None:
-    """Write the files of a tree to a new folder, durably."""
-    await asyncio.to_thread(_write, state, root, folder)
-
-
-def _write(state: TreeContent, root: Address, folder: Path) -> None:
-    files = Files()
-    files.make_folder(folder)
-    for stem, content in state.files.items():
-        files.create_database(folder / f"{stem}.db", content)
-    files.close(files.create(folder / LABEL, str(root).encode()))
-    for path in folder.iterdir():
-        files.sync_file(path)
 
 
 async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: Path, copier: Copier) -> None:
@@ -544,7 +401,7 @@ async def take(node: Node, key: str, root: Address) -> int:
     data = await node.keeper.archive.get(key)
     if data is None:
         raise NotFound(f"The archive has no {key!r}.", path=root.segments)
-    half = _half(tree_folder(node.folder, root), node.files)
+    half = half_of(tree_folder(node.folder, root), node.files)
     await write(await asyncio.to_thread(_unpacked, data, key), root, half, node.files)
     await _replace(node, root, half)
     return 1

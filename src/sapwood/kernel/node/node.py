@@ -12,13 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from sapwood.address import Address
 from sapwood.clock import Clock
-from sapwood.errors import (
-    NotFound,
-    SapwoodError,
-    StoredDataError,
-    Unavailable,
-    UnknownAgent,
-)
+from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UnknownAgent
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.offload import Offload
 from sapwood.kernel.actors.quarantine import Strikes
@@ -33,10 +27,7 @@ from sapwood.kernel.marshal.call import Call, context_outside_of_calls, deadline
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.node.alarm_rebuild import AlarmRebuild
 from sapwood.kernel.node.background import Background
-from sapwood.kernel.node.data_folder import (
-    TREES,
-    labelled,
-)
+from sapwood.kernel.node.data_folder import TREES, labelled
 from sapwood.kernel.node.deps_check import DepsCheck
 from sapwood.kernel.node.dispatcher import AlarmDispatcher
 from sapwood.kernel.node.folder_removal import FolderRemoval

@@ -277,7 +277,9 @@ class ClusterRuntime:
                 await transport.listen()
                 await answer_mending(connection, names, name, mend)
                 await owners.join(member.holding)
-                keeper.look_after(lambda: list(node.trees.values()), owners.shards, names.layout.streams)
+                keeper.look_after(
+                    lambda: list(node.trees.values()), owners.shards, names.layout.streams, node.folder / TREES
+                )
 
             async def hang_up() -> None:
                 if node.has_died:
