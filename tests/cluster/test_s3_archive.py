@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,39 @@ async def test_what_is_put_is_there_and_what_is_there_is_not_written_over(s3: S3
     await archive.remove(["trees/a/1", "trees/a/9"])
     await archive.remove([])
     assert [key async for key in archive.keys("trees/")] == ["trees/a/10", "trees/a/2", "trees/b/1"]
+
+
+@pytest.mark.parametrize("kind", ["s3", "file", "memory"])
+@pytest.mark.parametrize("size", [0, 1000, 22 * 1024 * 1024 + 5])
+@pytest.mark.usefixtures("told")
+async def test_a_file_is_stored_in_parts_and_read_in_pieces(s3: S3, tmp_path: Path, kind: str, size: int) -> None:
+    url = {"s3": f"{s3.url}/{size}", "file": f"file://{tmp_path}/archive", "memory": "memory:///"}[kind]
+    archive, path = ObjectArchive(url), tmp_path / "file"
+    content = os.urandom(size)
+    path.write_bytes(content)
+    assert await archive.size("files/a") is None
+    assert await archive.get_range("files/a", 0, 10) is None
+
+    await archive.put_file("files/a", path)
+
+    assert await archive.size("files/a") == size
+    pieces = [await archive.get_range("files/a", at, min(at + 2**20, size)) for at in range(0, size, 2**20)]
+    assert b"".join(piece or b"" for piece in pieces) == content
+    if size:
+        assert await archive.get_range("files/a", size - 3, size + 10) == content[-3:]
+
+
+@pytest.mark.usefixtures("told")
+async def test_a_file_is_not_stored_where_the_store_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    archive = ObjectArchive("s3://trees/x", timings=Timings(archive_retries=1))
+    for question in (archive.put_file("a", path), archive.size("a"), archive.get_range("a", 0, 5)):
+        with pytest.raises(Unavailable, match="does not answer"):
+            await question
 
 
 @pytest.mark.usefixtures("told")

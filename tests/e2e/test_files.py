@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.servers import Nats
 from tests.e2e.command import PATIENCE, Server, serving
 
 APP = """
@@ -87,16 +88,34 @@ def test_the_memory_of_a_server_stays_flat_while_it_takes_and_sends_large_files(
     folder: Path, size: int, workers: str
 ) -> None:
     with serving(folder, "serve", "app:app", "--workers", workers) as server:
-        for number in range(4):  # connections go to either worker, so some are for an agent of the other one
-            put(server, f"/agents/store/s{number}/files", b"x")
-        before = memory(server)
-        for number in range(2):
-            digest = hashlib.sha256()
-            sent = (digest.update(piece) or piece for piece in pieces(size))
-            told = put(server, f"/agents/store/s{number}/files", sent, content_length=str(size))
-            assert (told["status"], told["digest"]) == (201, digest.hexdigest())
-            assert digest_of(server, told["url"]) == told["digest"]
-        after = memory(server)
+        check_memory(server, size)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", [64 * MIB, 1024 * MIB])
+def test_the_memory_of_a_node_stays_flat_while_it_takes_and_sends_large_files(folder: Path, size: int) -> None:
+    nats = Nats(folder / "nats", 3)
+    nats.start().wait()
+    try:
+        cluster = ("--nats", nats.urls, "--archive", (folder / "archive").as_uri())
+        with serving(folder, "serve", "app:app", *cluster) as server:
+            check_memory(server, size)
+    finally:
+        nats.remove()
+
+
+def check_memory(server: Server, size: int) -> None:
+    """Upload and download files of a size, and compare the memory that the processes took before and after."""
+    for number in range(4):  # connections go to either worker, so some are for an agent of the other one
+        put(server, f"/agents/store/s{number}/files", b"x")
+    before = memory(server)
+    for number in range(2):
+        digest = hashlib.sha256()
+        sent = (digest.update(piece) or piece for piece in pieces(size))
+        told = put(server, f"/agents/store/s{number}/files", sent, content_length=str(size))
+        assert (told["status"], told["digest"]) == (201, digest.hexdigest())
+        assert digest_of(server, told["url"]) == told["digest"]
+    after = memory(server)
 
     assert before.keys() == after.keys()
     assert max(after[pid] - before[pid] for pid in before) < GROWTH

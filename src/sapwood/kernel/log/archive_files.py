@@ -37,7 +37,7 @@ BATCH = 1000
 """Objects that are removed with one request."""
 
 Named = Callable[[Address, Sequence[str]], Awaitable[Collection[str] | None]]
-"""Returns which of these keys a tree names now; `None`: there is no such tree."""
+"""Returns which of these keys a tree names now. `None` means that there is no such tree."""
 
 
 class Removal(msgspec.Struct, array_like=True, frozen=True, kw_only=True):

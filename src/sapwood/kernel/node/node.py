@@ -107,9 +107,7 @@ class Node:
         self.keeper = keeper
         """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
         self.file_archive: FileArchive | None = None if keeper is None else keeper.file_archive
-        """Where the larger files of agents lie, or `None` if they lie in the folder."""
         self.file_copies: FileCopies | None = None
-        """Copies the files of trees that are in the archive."""
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
