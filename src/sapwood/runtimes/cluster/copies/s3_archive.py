@@ -30,6 +30,8 @@ PROGRESS = 150.0
 """Seconds in which an upload has to get one part further."""
 PART = 5 * 1024 * 1024
 """Bytes of a file that are uploaded at once; more if S3 would count too many parts."""
+PIECE = 1024 * 1024
+"""Bytes that are read of it at once."""
 MOST_PARTS = 9000
 """S3 takes ten thousand."""
 PARTS_AT_ONCE = 2
@@ -116,13 +118,13 @@ class ObjectArchive:
             try:
                 async with asyncio.timeout(PROGRESS) as progress:
 
-                    async def parts() -> AsyncIterator[bytes]:
-                        for place in range(0, size, part):
+                    async def pieces() -> AsyncIterator[bytes]:
+                        for place in range(0, size, PIECE):
                             progress.reschedule(asyncio.get_running_loop().time() + PROGRESS)
-                            yield await asyncio.to_thread(_part_of, path, place, part)
+                            yield await asyncio.to_thread(_piece_of, path, place)
 
                     await self._ask(
-                        put_async(self._bulk, key, parts(), chunk_size=part, max_concurrency=PARTS_AT_ONCE), None
+                        put_async(self._bulk, key, pieces(), chunk_size=part, max_concurrency=PARTS_AT_ONCE), None
                     )
             except TimeoutError:
                 raise Unavailable(
@@ -230,11 +232,11 @@ def _s3(url: str, timings: Timings, attempt: float) -> Any:
     )
 
 
-def _part_of(path: Path, place: int, size: int) -> bytes:
+def _piece_of(path: Path, place: int) -> bytes:
     """Return bytes of a file. Takes a while."""
     with path.open("rb") as file:
         file.seek(place)
-        return file.read(size)
+        return file.read(PIECE)
 
 
 def _speaks_plainly(environment: Mapping[str, str]) -> bool:
