@@ -432,6 +432,7 @@ async def test_a_cancelled_upload_leaves_nothing(archive: FaultyArchive) -> None
         assert await shelf.stored() == []
 
 
+@pytest.mark.slow
 async def test_a_restored_tree_has_files_of_its_own_and_those_it_replaces_are_removed(
     archive: FaultyArchive, tmp_path: Path
 ) -> None:
@@ -477,6 +478,34 @@ async def test_what_was_deleted_after_the_time_that_a_cluster_is_set_back_to_is_
 
         assert key not in archive.objects
         assert contents(archive) == [large()]
+
+
+@pytest.mark.slow
+async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too(
+    archive: FaultyArchive, tmp_path: Path
+) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        file = await shelf.put(large())
+        await world.app.backup(tmp_path / "copy")
+        await world.app.restore(tmp_path / "copy")
+        history = world.settings.history
+        assert world.node.keeper is not None
+
+        async def sweep_now() -> None:
+            assert world.node.keeper is not None
+            await sweep_removals(archive, world.clock.now() - history, world.node.keeper.trees.named)
+
+        await world.clock.advance(history / 2)
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.delete(file)
+        await noted(world)
+        await world.clock.advance(history / 2 + 10)
+        await sweep_now()
+        assert contents(archive) == [large()]
+        await world.clock.advance(history)
+        await sweep_now()
+        assert contents(archive) == []
 
 
 async def check(world: World, archive: FaultyArchive, act: str, *, is_done: bool) -> None:

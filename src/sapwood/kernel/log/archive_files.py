@@ -160,7 +160,7 @@ async def sweep_removals(archive: Archive, before: float, named: Named) -> int:
         data = await archive.get(key)
         try:
             if data is not None:
-                await _remove(archive, _decode(data), named)
+                await _remove(archive, key, _decode(data), named)
         except (SapwoodError, msgspec.DecodeError) as error:
             log.warning("files not removed from the archive yet key=%s error=%s", key, error)
             continue
@@ -169,19 +169,25 @@ async def sweep_removals(archive: Archive, before: float, named: Named) -> int:
     return count
 
 
-async def _remove(archive: Archive, removal: Removal, named: Named) -> None:
+async def _remove(archive: Archive, key: str, removal: Removal, named: Named) -> None:
     async for batch in _batches(archive, removal):
-        left: Collection[str] = ()
-        if removal.is_checked:
-            found = await named(Address.parse(removal.root), batch)
-            if found is None:
-                # It was destroyed, or has another address: then another tree names them.
-                text = "files of a tree that does not exist are left in the archive root=%s objects=%d first=%s"
-                log.warning(text, removal.root, len(batch), batch[0])
-                left = batch
-            else:
-                left = found
-        await archive.remove([key for key in batch if key not in left])
+        left = await _left(archive, key, removal, batch, named) if removal.is_checked else ()
+        await archive.remove([one for one in batch if one not in left])
+
+
+async def _left(archive: Archive, key: str, removal: Removal, batch: Sequence[str], named: Named) -> Collection[str]:
+    """Return which objects of a removal stay: those that the tree names, and those that a later removal is about."""
+    found = await named(Address.parse(removal.root), batch)
+    if found is None:
+        # It was destroyed, or has another address: then another tree names them.
+        text = "files of a tree that does not exist are left in the archive root=%s objects=%d first=%s"
+        log.warning(text, removal.root, len(batch), batch[0])
+        return batch
+    left = set(found)
+    async for other, later in removals(archive):
+        if other > key:
+            left.update(one for one in batch if one in later.keys or one.startswith(tuple(later.prefixes)))
+    return left
 
 
 async def _batches(archive: Archive, removal: Removal) -> AsyncIterator[list[str]]:
@@ -199,7 +205,7 @@ async def _batches(archive: Archive, removal: Removal) -> AsyncIterator[list[str
 
 
 def named_in(contents: Iterable[bytes | bytearray], keys: Sequence[str]) -> set[str]:
-    """Return which of these keys databases name, or are about to. Takes a while."""
+    """Return which of these keys databases know of. Takes a while."""
     texts = {key: key.encode() for key in keys}
     named: set[str] = set()
     for content in contents:
@@ -216,4 +222,4 @@ def _named_in_rows(content: bytes | bytearray) -> set[str]:
         with reading(path) as file:
             if not file.has(OBJECTS):
                 return set()
-            return {key for (key,) in file.rows("SELECT key FROM sapwood_objects WHERE state <> 'removed'")}
+            return {key for (key,) in file.rows("SELECT key FROM sapwood_objects")}

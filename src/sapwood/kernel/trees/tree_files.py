@@ -185,8 +185,6 @@ class TreeFiles(ABC):
         """Return what the files take on the disk: never less than they hold."""
         if not self._exists:
             return self._reserved
-        if self.host.file_archive is not None and self.stored_object_folder() is not None:
-            return self._measure_all()  # what is in the archive, only the databases tell
         return sum(entry.stat().st_size for entry in self.folder.iterdir()) + blob_bytes(self.folder) + self._reserved
 
     def _measure_all(self) -> int:
@@ -214,6 +212,7 @@ class TreeFiles(ABC):
         name = folder_of(self.root)
         if name is None:
             store_folder(self.root, name := archive.new_folder())
+            self.ledger.grant()  # from now on, the folder on the disk does not tell the size of the tree
         return name
 
     def whose_slice(self) -> object:
