@@ -43,8 +43,9 @@ class OwnArchiveChest(Agent):
 class Cluster:
     """One by its name, with nodes that are given any archive."""
 
-    def __init__(self, nats: Nats, folder: Path) -> None:
+    def __init__(self, nats: Nats, folder: Path, agents: Sequence[type[Agent]] | None = None) -> None:
         self.nats = nats
+        self.agents = agents or [OwnArchiveChest]
         self.folder = folder
         self.name = f"c{uuid4().hex[:8]}"
 
@@ -62,7 +63,7 @@ class Cluster:
             node=name,
         )
         runtime = ClusterRuntime(settings, layout=Layout(streams=STREAMS), archive=ours, make_owners=QUICK)
-        async with App(agents=[OwnArchiveChest], settings=settings, runtime=runtime) as app:
+        async with App(agents=self.agents, settings=settings, runtime=runtime) as app:
             yield app
 
     async def command(self, *words: str, archive: str) -> tuple[int, str]:

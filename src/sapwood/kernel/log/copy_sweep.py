@@ -28,7 +28,7 @@ class CopySweep:
 
     async def find(self, trees: Path, is_open: Callable[[str], bool]) -> None:
         """Take note of what an earlier process left."""
-        found = await asyncio.to_thread(lambda: [folder for folder in trees.iterdir() if folder.is_dir()])
+        found = await asyncio.to_thread(_folders_in, trees)
         for folder in found:
             if not is_open(folder.name) and folder not in self._closed:
                 self.closed(folder)
@@ -51,6 +51,10 @@ class CopySweep:
                 if self._closed.get(folder) == since:
                     del self._closed[folder]
                     await asyncio.to_thread(_remove_copies, folder)
+
+
+def _folders_in(trees: Path) -> list[Path]:
+    return [folder for folder in trees.iterdir() if folder.is_dir()] if trees.exists() else []
 
 
 def _remove_copies(folder: Path) -> None:

@@ -345,7 +345,10 @@ class Keeper:
             await self.copies.find(folder, lambda tree: tree in {tree_id(one.address) for one in open_trees()})
         while True:
             await asyncio.sleep(min(max(self.idle_trees.park_after / 4, self._timings.snapshot_interval), 60.0))
-            await self.copies.sweep()
+            try:
+                await self.copies.sweep()
+            except Exception:
+                log.exception("removing copies of files failed")
 
     def _look_at_shipping(self, owned: Collection[int], streams: int) -> None:
         if self._ship is None:
