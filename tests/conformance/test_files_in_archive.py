@@ -432,7 +432,6 @@ async def test_a_cancelled_upload_leaves_nothing(archive: FaultyArchive) -> None
         assert await shelf.stored() == []
 
 
-@pytest.mark.slow
 async def test_a_restored_tree_has_files_of_its_own_and_those_it_replaces_are_removed(
     archive: FaultyArchive, tmp_path: Path
 ) -> None:
@@ -480,7 +479,6 @@ async def test_what_was_deleted_after_the_time_that_a_cluster_is_set_back_to_is_
         assert contents(archive) == [large()]
 
 
-@pytest.mark.slow
 async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too(
     archive: FaultyArchive, tmp_path: Path
 ) -> None:

@@ -70,6 +70,11 @@ LEAVING = 30.0
 class Node:
     """Runs agents on one event loop, with one data folder."""
 
+    database_checks: Sequence[Check] = ()
+    """Those of `content_checks` that do not look for files beside the databases."""
+    file_copies: FileCopies | None = None
+    """Copies the files of trees that are in the archive."""
+
     def __init__(
         self,
         settings: Settings,
@@ -107,7 +112,6 @@ class Node:
         self.keeper = keeper
         """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
         self.file_archive: FileArchive | None = None if keeper is None else keeper.file_archive
-        self.file_copies: FileCopies | None = None
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
@@ -118,8 +122,6 @@ class Node:
         """Whether its trees are its own for certain now."""
         self.content_checks: Sequence[Check] = ()
         """What backups and verifications check in each database, beside its integrity."""
-        self.database_checks: Sequence[Check] = ()
-        """The same, without those of files beside the databases."""
         self.read_models = ReadModels()
         """What operators read of agents that may be asleep."""
         self.is_leaving = False
