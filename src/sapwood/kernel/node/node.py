@@ -70,6 +70,8 @@ LEAVING = 30.0
 class Node:
     """Runs agents on one event loop, with one data folder."""
 
+    content_checks: Sequence[Check] = ()
+    """What backups and verifications check in each database, beside its integrity."""
     database_checks: Sequence[Check] = ()
     """Those of `content_checks` that do not look for files beside the databases."""
     file_copies: FileCopies | None = None
@@ -120,8 +122,6 @@ class Node:
         """The cluster that it is a node of."""
         self.holds_lease: Callable[[], bool] = lambda: True
         """Whether its trees are its own for certain now."""
-        self.content_checks: Sequence[Check] = ()
-        """What backups and verifications check in each database, beside its integrity."""
         self.read_models = ReadModels()
         """What operators read of agents that may be asleep."""
         self.is_leaving = False
