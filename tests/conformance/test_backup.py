@@ -16,7 +16,7 @@ from tests.machine import patience
 
 from sapwood import Agent, App, NotFound, Settings, Unavailable
 from sapwood.errors import Quarantined, UsageError
-from sapwood.kernel.node import backup
+from sapwood.kernel.node import backup, stored_copies
 from sapwood.kernel.node.data_folder import RESTORED, roots_in, tree_folder
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
@@ -24,7 +24,7 @@ from sapwood.types import Address
 
 pytestmark = [pytest.mark.storage, pytest.mark.core("workers", "cluster")]
 
-WAYS = ("copy_elsewhere", "write_elsewhere")
+WAYS = ((backup, "copy_elsewhere"), (stored_copies, "write_elsewhere"))
 """What copies a tree: from the folder of a node, or from the log of a cluster."""
 
 
@@ -243,8 +243,8 @@ async def test_one_that_was_not_finished_is_no_backup_of_everything_and_can_be_r
             return one
 
         with monkeypatch.context() as patch:
-            for name in WAYS:
-                patch.setattr(backup, name, failing_at_the_second(getattr(backup, name)))
+            for module, name in WAYS:
+                patch.setattr(module, name, failing_at_the_second(getattr(module, name)))
             with pytest.raises(Unavailable, match="The disk is full"):
                 await world.app.backup(tmp_path / "copy")
         with pytest.raises(UsageError, match="is incomplete: trees are missing"):
@@ -315,8 +315,8 @@ class Copies:
 def held(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """Hold every copy that is made from now on."""
     copies = Copies()
-    for name in WAYS:
-        monkeypatch.setattr(backup, name, copies.holding(getattr(backup, name)))
+    for module, name in WAYS:
+        monkeypatch.setattr(module, name, copies.holding(getattr(module, name)))
     return copies
 
 

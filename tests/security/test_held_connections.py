@@ -147,10 +147,10 @@ def test_a_slow_body_ends_and_one_in_time_does_not(tmp_path: Path) -> None:
     times = {"request_body_timeout": 2.0, "request_body_rate": 1000}
     with served(tmp_path, **times) as server, ExitStack() as stack:
         slow, steady = connected(stack, server), connected(stack, server)
-        slow.sendall(b"POST /agents/room/slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\nx")
         steady.sendall(
-            b"POST /agents/room/steady HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 99_999
+            b"POST /agents/room/steady HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 20000\r\n\r\n" + b"x" * 19_999
         )
+        slow.sendall(b"POST /agents/room/slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\nx")
         until = time.monotonic() + patience()
         while not select.select([slow], [], [], 0.1)[0]:
             assert time.monotonic() < until, "the connection is still open"

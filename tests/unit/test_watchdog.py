@@ -84,8 +84,19 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     watched.watchdog.stop()
 
 
-def hold_the_gil() -> None:
-    pow(7, 1_100_000)  # one call into C that lets nobody else run
+def a_call_into_c(seconds: float) -> Callable[[], None]:
+    """Return a function that is one call into C, which lets nobody else run for at least so long, on any machine."""
+    exponent, lasts = 500_000, 0.0
+    while lasts < seconds:
+        exponent = exponent * 3 // 2
+        started = time.thread_time()
+        pow(7, exponent)
+        lasts = time.thread_time() - started
+
+    def hold_the_gil() -> None:
+        pow(7, exponent)
+
+    return hold_the_gil
 
 
 async def test_a_slice_that_sleeps_is_named_with_its_stack(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,11 +123,7 @@ async def test_a_slice_that_computes_is_named_where_it_is(watched: Watched) -> N
 
 @pytest.mark.slow
 async def test_a_call_into_c_that_lets_no_thread_run_is_named_when_it_is_over(watched: Watched) -> None:
-    started = time.thread_time()
-    hold_the_gil()
-    lasts = time.thread_time() - started
-    assert lasts > 0.15, "the machine got faster: make the number larger"
-
+    hold_the_gil = a_call_into_c(0.15)
     until = time.monotonic() + patience()
     while not watched.seen:  # it can look only when the call is over, and on a crowded machine may come too late
         assert time.monotonic() < until, "The watchdog never saw a call that kept it from looking."

@@ -110,7 +110,9 @@ class HttpConnection(H11Protocol):
         elif state is not self._deadline_state:
             self._clear_deadline()
             self._deadline_state = state
-            self._body_began, self._body_bytes = self.loop.time(), 0
+            # What came with the headers counts too; the app has not taken any of it yet.
+            self._body_began = self.loop.time()
+            self._body_bytes = len(self.cycle.body) if state is h11.SEND_BODY else 0
             timings = self._timings
             seconds = timings.request_header_timeout if state is h11.IDLE else timings.request_body_timeout
             self._deadline = self.loop.call_later(seconds, self._check_deadline)
