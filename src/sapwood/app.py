@@ -15,7 +15,7 @@ from sapwood import tracing
 from sapwood.address import Address, kebab
 from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
-from sapwood.capabilities.connections import Connections
+from sapwood.capabilities.connections import AppSpeeches, Connections
 from sapwood.capabilities.due_work import begin_due, when_started
 from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.file_copies import TreeFileCopies
@@ -34,6 +34,7 @@ from sapwood.kernel.node.backup import OnDamage, backup, restore
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
 from sapwood.kernel.ports.read_models import ReadModels
+from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place, adapter_of, check_adapters
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
 from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions
@@ -41,11 +42,13 @@ from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
 from sapwood.web.asgi_types import Receive, Scope, Send
+from sapwood.web.locate import Locate, Target
+from sapwood.web.located_requests import serve_located
 from sapwood.web.proxy import answer_carried
 from sapwood.wire.routing import path_to, relative
 
 if TYPE_CHECKING:
-    from starlette.requests import HTTPConnection
+    from starlette.requests import HTTPConnection, Request
     from starlette.responses import Response
 
     from sapwood.web.gateway import Gateway
@@ -112,6 +115,8 @@ class App:
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
     your program, write `Path(__file__).with_name("page")`. If the app is mounted in another app, serve the files there.
 
+    `protocols` lists protocols of other systems that clients may use, such as AG-UI.
+
     With a `driver`, such as `sapwood.drivers.temporal.TemporalDriver`, an external system decides when turns and runs
     continue. Most apps do not need one.
     """
@@ -126,6 +131,7 @@ class App:
         redact: Redact | None = None,
         user_limits: GetLimits | None = None,
         pages: str | os.PathLike[str] | None = None,
+        protocols: Sequence[Adapter] = (),
         settings: Settings | None = None,
         runtime: Runtime | None = None,
         driver: OutsideDriver | None = None,
@@ -138,7 +144,9 @@ class App:
             raise UsageError("App(user_limits=…) needs authenticate, which returns the users.")
         if pages is not None and not Path(pages).is_dir():
             raise UsageError(f"App(pages=…) must be an existing folder, got {str(pages)!r}.")
+        check_adapters(protocols)
         self.agents = tuple(agents)
+        self.protocols = tuple(protocols)
         self.settings = settings or Settings()
         self.deps = deps
         self.authenticate = authenticate
@@ -203,12 +211,17 @@ class App:
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
             node.shared(UserLimits).function = self.user_limits
+            node.shared(Adapters).adapters = self.protocols
+            if any(one.paths for one in self.protocols):
+                node.shared(AppSpeeches).speeches = (AdapterRequests,)
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)
             stack.push_async_callback(node.stop)
-            classes = self.agents if self.user_limits is None else (*self.agents, UserLedger)
-            roots = tuple(known(cls) for cls in classes)
+            classes = [*self.agents, *(cls for one in self.protocols for cls in one.agents)]
+            if self.user_limits is not None:
+                classes.append(UserLedger)
+            roots = tuple(known(cls) for cls in dict.fromkeys(classes))
             for root in roots:
                 node.check_deps(root)
             if self.driver is not None:
@@ -249,8 +262,17 @@ class App:
         elif self.driver is not None and scope["type"] == "http" and _path(scope).startswith(self.driver.path):
             await self._opened_gateway()
             await self.driver.door(scope, receive, send)
+        elif scope["type"] == "http" and (adapter := adapter_of(self.protocols, _path(scope))) is not None:
+            await serve_located(await self._opened_gateway(), self._locating(adapter), scope, receive, send)
         else:
             await serve(await self._opened_gateway(), scope, receive, send)
+
+    def _locating(self, adapter: Adapter) -> Locate:
+        async def locate(request: Request) -> Target | Response:
+            found = await adapter.locate(request, self.agents)
+            return (known(found.cls), found.name, found.rest) if isinstance(found, Place) else found
+
+        return locate
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None, None]:
@@ -312,6 +334,7 @@ class App:
                     authenticate=self.authenticate if self.user_limits is None else with_id(self.authenticate),
                     authorize=self.authorize,
                     pages=None if self.pages is None else str(self.pages),
+                    roots=[known(cls) for cls in self.agents],
                 )
         return self._gateway
 

@@ -146,6 +146,7 @@ class Replicated(World):
             authorize=given.authorize,
             user_limits=given.user_limits,
             redact=given.redact,
+            protocols=given.protocols,
             pages=given.pages,
             settings=self.settings,
             runtime=MemoryRuntime(self.settings, self.clock, self.points, storage, self.timings),

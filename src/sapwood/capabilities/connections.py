@@ -21,6 +21,7 @@ from sapwood import tracing
 from sapwood.address import kebab
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
+from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments, Refused, SapwoodError, UsageError
 from sapwood.kernel.actors.actor import THE_END, Actor
 from sapwood.kernel.actors.outbox import Outbox
@@ -31,6 +32,7 @@ from sapwood.kernel.marshal.disclosure import code_for_clients, told_of
 from sapwood.kernel.marshal.exceptions import describe
 from sapwood.kernel.ports.agent_hooks import AgentHooks
 from sapwood.kernel.ports.log import OutOfTouch
+from sapwood.settings import Settings
 from sapwood.wire import frames
 from sapwood.wire.inline_files import FrameText
 
@@ -87,6 +89,13 @@ class HttpOnly:
 
     def closed(self, socket: Socket) -> None:
         """A client has left."""
+
+
+class AppSpeeches:
+    """What all agents of an app say and hear, besides what their classes do: the protocols of `App(protocols=…)`."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.speeches: tuple[Callable[[Actor], Speech], ...] = ()
 
 
 STREAMS = 256
@@ -210,7 +219,8 @@ class Connections:
         self._calls: dict[tuple[Socket, str], Call] = {}
         """What clients called and may cancel, by the id they gave it."""
         self._outbox = actor.of(Outbox)
-        self._speeches: list[Speech] = [actor.of(one) for one in cast("ClientHooks", actor.hooks).speeches]
+        speeches = (*cast("ClientHooks", actor.hooks).speeches, *actor.host.shared(AppSpeeches).speeches)
+        self._speeches: list[Speech] = [actor.of(one) for one in speeches]
 
     def all(self, tag: str | None = None) -> list[Connection]:
         self._actor.check_use()

@@ -135,7 +135,7 @@ class ClientProtocol(HearsFiles):
             body = _read(init.body)
             # A client that asks again shows the answer no more. If it is refused, it receives the conversation.
             told_again = body.get("trigger") == REGENERATE
-            await self._accept(body, frame.id, socket, socket.user, attached)
+            await self.accept(body, frame.id, socket, socket.user, attached)
         except UploadCancelled:
             self._record.stream.tell_one(socket, wire.done(frame.id, "cancelled"))
         except msgspec.ValidationError as error:
@@ -148,8 +148,14 @@ class ClientProtocol(HearsFiles):
                 self._record.stream.tell_one(socket, wire.messages(self._record.page()))
             self._record.stream.tell_one(socket, wire.done(frame.id, "failed", body=str(error), error=True))
 
-    async def _accept(
-        self, body: dict[str, Any], id: str | None, sender: Socket | None, user: Any, attached: Mapping[str, bytes]
+    async def accept(
+        self,
+        body: dict[str, Any],
+        id: str | None,
+        sender: Socket | None,
+        user: Any,
+        attached: Mapping[str, bytes],
+        replay_seconds: float | None = None,
     ) -> TurnRow:
         """Have something answered that came as the AI SDK sends it."""
         said: Any = body.pop("messages", None)
@@ -179,6 +185,7 @@ class ClientProtocol(HearsFiles):
             regenerate=regenerate,
             sender=sender,
             user=id_of(user),
+            replay_seconds=replay_seconds,
         )
         if is_inline and sender is not None:  # it would send the bytes again with its next message
             self._record.stream.tell_one(sender, wire.messages(self._record.page()))
@@ -224,7 +231,7 @@ class ClientProtocol(HearsFiles):
             if row is not None:
                 await self._take_answers(request.scope.get("user"), said[-1])
                 row = self._record.row(row.number)
-        row = row or await self._accept(body, None, None, request.scope.get("user"), attached)
+        row = row or await self.accept(body, None, None, request.scope.get("user"), attached)
         return StreamingResponse(
             _events(self._conversation.listen(row)),
             media_type="text/event-stream",

@@ -69,6 +69,7 @@ class World:
             authenticate=self._given.authenticate,
             authorize=self._given.authorize,
             redact=self._given.redact,
+            protocols=self._given.protocols,
             user_limits=self._given.user_limits,
             pages=self._given.pages,
             settings=self.settings,

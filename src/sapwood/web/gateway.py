@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, MutableMapping
+from collections.abc import Callable, Generator, Hashable, MutableMapping, Sequence
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote
 from uuid import uuid4
@@ -23,7 +23,7 @@ from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
 from sapwood.kernel.actors.sockets import RESTARTING, Socket
-from sapwood.kernel.marshal.agent_class import named, resolve
+from sapwood.kernel.marshal.agent_class import AgentClass, named, resolve
 from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.kernel.marshal.exceptions import describe, unlogged
 from sapwood.kernel.marshal.messages import address_of
@@ -35,6 +35,7 @@ from sapwood.web.access_log import client_of, log_request, log_socket, shown_pat
 from sapwood.web.agent_router import AgentRouter, Arrival, app_code, segments_of
 from sapwood.web.asgi_types import Receive, Scope, Send
 from sapwood.web.errors import INTERNAL, RETRY, TEXT, close_code, closing, headers_of, status_of, told
+from sapwood.web.locate import Locate, repeated
 from sapwood.web.metrics import Metrics, all_figures, answer_figures, merged
 from sapwood.web.origins import cross_origin_refusal
 from sapwood.web.pages import Pages
@@ -62,8 +63,11 @@ class Gateway:
         authenticate: Callable[[HTTPConnection], Any] | None,
         authorize: Callable[[Any, Address, str], Any] | None,
         pages: str | None = None,
+        roots: Sequence[AgentClass] | None = None,
     ) -> None:
         self._node = node
+        self._roots = node.roots if roots is None else roots
+        """The roots that have URLs."""
         self._clients = clients
         self._conversations = SocketSessions(node, clients, self._log)
         self._settings = node.settings
@@ -88,9 +92,9 @@ class Gateway:
         if found is None:
             return None
         segment = unquote(found.segment)
-        kind = next((root for root in self._node.roots if segment in segments_of(root)), None)
+        kind = next((root for root in self._roots if segment in segments_of(root)), None)
         if kind is None:
-            roots = ", ".join(kebab(root.type) for root in self._node.roots)
+            roots = ", ".join(kebab(root.type) for root in self._roots)
             told = escape_controls(segment)
             log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), told, roots)
             raise refusal(400, "Invalid request")
@@ -165,6 +169,43 @@ class Gateway:
         if self._pages is None or scope.get("root_path"):
             return None
         return await self._pages.answer(scope)
+
+    @property
+    def is_cors(self) -> bool:
+        """Whether pages of other origins may read responses."""
+        return self._settings.cors
+
+    async def located(
+        self, locate: Locate, scope: Scope, receive: Receive
+    ) -> tuple[Response | tuple[AgentClass, str, str], Receive]:
+        """Return the root for a request that says in its body for whom it is, or the response to it.
+
+        The second value receives the body once more.
+        """
+        request = Request(scope, receive)
+        body = RequestBody(self._bodies, self._settings.request_bytes, scope, receive)
+        try:
+            self._check(request, is_upload=False)
+            if self._settings.cors and scope["method"] == "OPTIONS":
+                return Response(status_code=204), receive
+            scope["user"] = await self._router.user(request)
+            request = Request(scope, body.receive)
+            text = await request.body()
+            return await locate(request), repeated(text, receive)
+        except Refusal as no:
+            return no.response, receive
+        except BodyRefused as no:
+            status: int = no.args[0]
+            return PlainTextResponse(TEXT[status], status, None if status == TOO_LARGE else RETRY), receive
+        except ClientDisconnect:
+            return Response(status_code=400), receive  # no client is left to read it
+        except Exception as error:  # noqa: BLE001 - whatever an adapter raised
+            status = status_of(error)
+            reference = self._log("request", error, scope, "none")
+            text_told = (told_of(error) or str(error)) if status < INTERNAL else told(error, reference)
+            return PlainTextResponse(text_told, status, headers_of(error)), receive
+        finally:
+            body.release()
 
     async def http(self, place: UrlTarget, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""

@@ -54,6 +54,8 @@ class Helix:
             told = self._chunk(session, event.body)
         elif event.kind in ("progress", "milestone"):
             told = {"type": "custom", "eventName": event.kind, "data": event.body}
+        elif event.kind in ("waiting", "resumed", "retracted"):
+            return []  # Helix has no such events
         elif event.run_id is not None:
             return [self._run(event, session, when)]
         elif event.kind == "completed":

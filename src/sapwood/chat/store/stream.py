@@ -20,7 +20,7 @@ from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
 from sapwood.kernel.actors.sockets import Socket
-from sapwood.runs.events.events import Feed, OwnTurn, ears_of
+from sapwood.runs.events.events import RETRACTED, Feed, OwnTurn, ears_of
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.tables.executed_runs_table import SERVED
 from sapwood.wire import chat as wire
@@ -83,10 +83,20 @@ class ChatStream:
         """Forget what a turn has streamed: its message is whole."""
         self._forget("stream = ?", number)
 
+    def forget_others(self) -> None:
+        """Forget what is stored of all turns but the one that streams now."""
+        self._forget("stream <> ?", 0 if self.active is None else self.active.number)
+
     def _forget(self, which: str, number: int) -> None:
-        """Forget chunks, except those of runs: their caller has nothing else."""
+        """Forget chunks, except those of runs, whose caller has nothing else, and of turns that can be replayed."""
         kept = " AND stream NOT IN (SELECT stream FROM sapwood_served_runs)" if self._db.has(SERVED) else ""
-        self._db.execute(f"DELETE FROM sapwood_chunks WHERE {which}{kept}", number)  # noqa: S608 - both are ours
+        self._db.execute(
+            f"DELETE FROM sapwood_chunks WHERE {which}{kept} AND NOT EXISTS (SELECT 1 FROM sapwood_turns"  # noqa: S608 - ours
+            " WHERE number = stream AND coalesce(ended_at, ?) + replay_seconds > ?)",
+            number,
+            now := self._now(),
+            now,
+        )
 
     def go_on(self, number: int) -> None:
         """A turn whose message is whole so far is about to continue: what it has streamed is not sent again."""
@@ -111,6 +121,8 @@ class ChatStream:
         number, run = self.active.number, self.active.run
         if run is not None:
             self._put_aside(run, number, step)
+        else:
+            self._retract(number, step)
         self._db.execute("DELETE FROM sapwood_chunks WHERE stream = ? AND step >= ?", number, step)
         self._turns.set(number, next_seq=self._seq)
         self._last_step = step - 1
@@ -126,6 +138,18 @@ class ChatStream:
             first, self._seq = self._seq, self._seq + len(texts)
             at = self._store(number, first, -1, texts)
             self._actor.of(RunExecutor).said(run, first, texts, at)
+
+    def _retract(self, number: int, step: int) -> None:
+        """Tell the subscribers of the agent, also those to come, which chunks of its own turn are no longer valid."""
+        ((first,),) = self._db.execute(
+            "SELECT min(first) FROM sapwood_chunks WHERE stream = ? AND step >= ?", number, step
+        )
+        if first is None:
+            return
+        chunk = {"type": RETRACTED, "after": first}  # chunks count from 0 here, and from 1 in events
+        at = self._store(number, self._seq, -1, [msgspec.json.encode(chunk)])
+        self._seq += 1
+        self._actor.of(Feed).say(self._seq - 1, [chunk], at)
 
     def begin_again(self, step: int) -> None:
         """Forget what a step said, and offer every client what there is, from the beginning.

@@ -45,6 +45,7 @@ class TurnRow(NamedTuple):
     created_at: float = 0.0
     ended_at: float | None = None
     run_hooks: str | None = None
+    replay_seconds: float | None = None
 
     @property
     def is_open(self) -> bool:

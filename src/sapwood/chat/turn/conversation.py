@@ -150,6 +150,8 @@ class Conversation:
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
+        for row in self._turns.open():
+            self._turns.set(row.number, replay_seconds=None)
         for row in self._turns.queued():
             self._ending.end_queued(row, "skipped")
         if (row := self._turns.running()) is not None:
@@ -160,6 +162,8 @@ class Conversation:
         self._actor.of(Compaction).cut_off()
         self._actor.of(RequestRecords).delete_turns()
         self._record.transcript.clear()
+        if self._turns.exist:
+            self._stream.forget_others()
         self._stream.drop()
         self._stream.release_parked()
         self._stream.tell_cleared(without=sender)

@@ -65,6 +65,7 @@ class Intake:
         run: str | None = None,
         user: str | None = None,
         is_notice: bool = False,
+        replay_seconds: float | None = None,
     ) -> TurnRow:
         """Accept a user's message, and answer it when its turn comes."""
         self._actor.check_use()
@@ -96,6 +97,7 @@ class Intake:
             client_tools=msgspec.json.encode(client_tools or []).decode(),
             run=run,
             user=user,
+            replay_seconds=replay_seconds,
         )
         for message in new:
             self._record.files.hold(message)

@@ -23,8 +23,9 @@ from sapwood.kernel.actors.children_table import ChildrenTable as ChildRegistry
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import tree_of
+from sapwood.runs.dispatch.waiting_agents import WaitingAgents
 from sapwood.runs.events.cursor import OWN, Cursor, RunPosition, Shelf, TurnPlace
-from sapwood.runs.events.events import ENDS, LEVELS, Ear, Event, Feed
+from sapwood.runs.events.events import ENDS, LEVELS, Ear, Event, Feed, turn_event
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.remote import nested_log
 from sapwood.runs.tables import executed_runs_table
@@ -54,7 +55,13 @@ class Subscription:
     """One reader of what happens in an agent, and below it."""
 
     def __init__(
-        self, actor: Actor, depth: str, after: str | None, input: str = "preview", *, runs_only: bool = False
+        self,
+        actor: Actor,
+        depth: str,
+        after: str | None,
+        input: str = "preview",
+        *,
+        runs_only: bool = False,
     ) -> None:
         if depth not in LEVELS:
             raise InvalidArguments(f"`depth` must be one of {', '.join(LEVELS)}, got {depth!r}.")
@@ -71,11 +78,14 @@ class Subscription:
         self._cursor = Cursor(actor.address, actor.stem)
         if after:
             self._cursor.read(after)
+        self._skips_children = False
+        """Whether agents below that do no run that is told of are left out, with all below them."""
         self._ear: Ear | None = None
         self._known: dict[tuple[Path, str], tuple[Shelf, RunPosition]] = {}
         """Where the reader is in the unfinished runs."""
         self._keys: dict[Path, str] = {}
         """The agents that take turns outside of runs, with their keys."""
+        self._waiting = WaitingAgents(actor, self._levels, self._kept)
         self._without = self._size = 0
         """How many events went without a cursor, and how long the last one was."""
 
@@ -86,8 +96,13 @@ class Subscription:
                 if event is not None:
                     yield event
 
-    async def events_or_silence(self, quiet: float | None) -> AsyncGenerator[Event | None, None]:
-        """Yield events, and None whenever nothing has happened for so many seconds."""
+    async def events_or_silence(
+        self, quiet: float | None, *, marks_stored: bool = False
+    ) -> AsyncGenerator[Event | None, None]:
+        """Yield events, and None whenever nothing has happened for so many seconds.
+
+        If it `marks_stored`, it also yields None after what was stored when it began to read.
+        """
         feed = self._actor.of(Feed)
         ear = self._ear = feed.listen(self._levels, runs_only=self._runs_only)
         try:
@@ -96,12 +111,15 @@ class Subscription:
                     ear.is_behind = False  # before it reads: events during the read are heard
                     async for event in self._everything():
                         yield self._marked(event)
+                    if marks_stored:
+                        marks_stored = False
+                        yield None
                 elif ear.heard:
                     event = ear.heard.popleft()
-                    if self._is_next(event):
+                    if event is not None and self._is_next(event):
                         yield self._marked(event)
                     else:
-                        async for missed in self._missed(event):
+                        async for missed in self._waiting.changes() if event is None else self._missed(event):
                             yield self._marked(missed)
                 elif not await ear.news(quiet):
                     yield None
@@ -121,6 +139,17 @@ class Subscription:
     def cursor(self) -> str:
         """Return where to continue after all events that were sent."""
         return self._cursor.text()
+
+    def begin_after(self, run: int) -> None:
+        """Tell only of the runs that the agent started after this one, and of what is below them."""
+        self._skips_children = True
+        if not self._cursor.shelves:
+            self._cursor.shelf("").done = run
+
+    def position(self, turn: str) -> int:
+        """Return the number of the last event of a turn of the agent that was told; 0 if none was."""
+        place = self._cursor.turns.get("")
+        return 0 if place is None or place.id != turn else place.seq - 1
 
     def _marked(self, event: Event) -> Event:
         """Return an event with where to continue after it."""
@@ -160,7 +189,7 @@ class Subscription:
         if turn is None or turn.seq != event.seq or turn.over:
             return False
         turn.seq += 1
-        turn.over = event.kind != "chunk"
+        turn.over = event.kind in ENDS
         return True
 
     async def _missed(self, event: Event) -> AsyncGenerator[Event, None]:
@@ -198,6 +227,9 @@ class Subscription:
                 yield event
         async for event in self._below(self._top, 0):
             yield event
+        if not self._runs_only:
+            async for event in self._waiting.changes():
+                yield event
 
     async def _below(self, node: AgentNode, level: int) -> AsyncGenerator[Event, None]:
         """Yield what an agent does outside of runs, and what those below it did and do."""
@@ -217,7 +249,7 @@ class Subscription:
                 async for event in self._run(node, id, level=level, visited=visited):
                     yield event
         after = 0
-        while page := self._children(node, after):
+        while not (self._skips_children and node is self._top) and (page := self._children(node, after)):
             for generation, child in page:
                 if generation not in visited:
                     async for event in self._below(child, level + 1):
@@ -373,7 +405,7 @@ class Subscription:
             yield turn.started(node.path)
         for one in executed_runs_table.streamed(node.database, turn.stream, after=place.seq - 2):
             place.seq = one.number + 2
-            yield Event(node.path, None, None, one.number + 1, one.at, "chunk", msgspec.json.decode(one.text))
+            yield turn_event(node.path, one.number + 1, one.at, msgspec.json.decode(one.text))
 
     async def _missed_of_turn(self, event: Event) -> AsyncGenerator[Event, None]:
         node = self._find(event.path)
@@ -394,8 +426,8 @@ class Subscription:
         if place is None or place.over or event.seq < place.seq:
             return
         # What lies between was said again after a crash, or is whole by now and forgotten.
-        if event.kind == "chunk" or event.body["turn"] == place.id:
-            place.seq, place.over = event.seq + 1, event.kind != "chunk"
+        if event.kind not in ENDS or event.body["turn"] == place.id:
+            place.seq, place.over = event.seq + 1, event.kind in ENDS
             yield event
 
     def _feed(self, path: Path) -> Feed | None:

@@ -16,7 +16,19 @@ from sapwood.address import Address, PathSegment
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
 
-Kind = Literal["started", "chunk", "progress", "milestone", "completed", "failed", "cancelled", "interrupted"]
+Kind = Literal[
+    "started",
+    "chunk",
+    "progress",
+    "milestone",
+    "waiting",
+    "resumed",
+    "retracted",
+    "completed",
+    "failed",
+    "cancelled",
+    "interrupted",
+]
 ENDS: dict[str, Kind] = {
     "completed": "completed",
     "failed": "failed",
@@ -24,6 +36,8 @@ ENDS: dict[str, Kind] = {
     "interrupted": "interrupted",
 }
 """The kind of event for a run, or turn, that has this status."""
+RETRACTED = "retracted"
+"""The type of the chunk that follows what a turn had said of a step that it begins again. No client is sent it."""
 Depth = Literal["self", "children", "tree"]
 LEVELS: dict[str, float] = {"self": 0, "children": 1, "tree": float("inf")}
 """How many levels below the agent its listeners hear of."""
@@ -40,13 +54,15 @@ class Event:
     parent_run_id: str | None
     """The run that started that run; `None` if it was not started in a run."""
     seq: int
-    """Its number in the run or turn. 0 is the start. Only progress and milestones may repeat a number."""
+    """Its number in the run or turn. 0 is the start. Only progress and milestones may repeat a number. `waiting` and
+    `resumed`, which belong to no run, always have 0."""
     at: float
     """When it happened, in seconds since the epoch, UTC. Over HTTP, it is in milliseconds."""
     kind: Kind
     """What happened."""
     body: Any = None
-    """The data of the event: the chunk, the input of a start, or the result of an end."""
+    """The data of the event: the chunk, the input of a start, or the result of an end. For `waiting`, the ids of the
+    open questions of the agent; for `retracted`, the number after which all chunks of the turn are invalid."""
     cursor: str | None = None
     """The position for `subscribe(after=…)`. `None` for some events while very many runs are active."""
     remote: int = 0
@@ -66,21 +82,25 @@ class OwnTurn:
         return Event(path, None, None, 0, self.began_at, "started", {"turn": self.id})
 
 
+def turn_event(path: tuple[PathSegment, ...], seq: int, at: float, chunk: dict[str, Any]) -> Event:
+    """Return the event for a stored chunk of a turn that belongs to no run."""
+    if chunk["type"] == RETRACTED:
+        return Event(path, None, None, seq, at, "retracted", {"after": chunk["after"]})
+    return Event(path, None, None, seq, at, "chunk", chunk)
+
+
 class Ear:
     """One listener. It is a sink of the agent's outbox, so what it hears has passed the gate, in order."""
-
-    hears_questions = False
-    """Whether it is told, with `None`, that the questions below its agent have changed."""
 
     def __init__(self, address: Address, levels: float, most: int, *, runs_only: bool = False) -> None:
         self.address = address
         self.levels = levels
         self.runs_only = runs_only
-        """Whether it hears of runs only: not what they say, and not of turns that are no runs."""
+        """Whether it hears of runs only: not what they say, not of turns that are no runs, and not of questions."""
         self._most = most
         """Events that may wait for it."""
-        self.heard: deque[Event] = deque()
-        """What happened since it last was not behind."""
+        self.heard: deque[Event | None] = deque()
+        """What happened since it last was not behind. `None`: questions were asked or answered."""
         self.is_behind = True
         """Whether something happened that it has not heard."""
         self.is_over = False
@@ -152,7 +172,7 @@ class Feed:
         """Tell what the turn says."""
         path = self._actor.address.segments
         for number, chunk in enumerate(chunks, first + 1):
-            tell(self._actor, Event(path, None, None, number, at, "chunk", chunk))
+            tell(self._actor, turn_event(path, number, at, chunk))
 
     def end(self, kind: Kind | None, seq: int, body: dict[str, Any]) -> None:
         """Record that the turn has ended or, with `None`, waits for an answer."""

@@ -45,8 +45,6 @@ class Bell(Ear):
     has_questions = True
     """Whether the questions of the run may be others than were told last."""
 
-    hears_questions = True
-
     def send(self, event: Any) -> None:
         if event is None:
             self.has_questions = True

@@ -153,12 +153,12 @@ class Questions:
         return [] if body is None else _stored.decode(body)
 
     def _ring(self) -> None:
-        """Tell the calling servers that follow a run of this agent, or of one above it, once this slice is durable."""
+        """Tell the subscribers of this agent, and of those above it, once this slice is durable."""
         at: Actor | None = self._actor
         while at is not None:
             feed = at.found(Feed)
             for ear in () if feed is None else feed.ears:
-                if ear.hears_questions:
+                if not ear.runs_only:
                     self._actor.of(Outbox).put(ear, None)
             at = at.parent
 
@@ -180,6 +180,7 @@ class Questions:
             self._index.put(actor.address, actor.database, text)
         else:
             self._index.forget(actor.address)
+        self._ring()
         self._show_fewer(questions)  # clients that connected after a crash were shown what the index said
 
     def _at(self, path: Path) -> Address:

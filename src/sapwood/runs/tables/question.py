@@ -6,15 +6,32 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from sapwood.address import PathSegment
+from sapwood.address import Address, PathSegment
+from sapwood.errors import InvalidArguments, InvalidName
 from sapwood.kernel.marshal.call import OPERATOR, current, id_of
 from sapwood.kernel.marshal.json_schemas import problem_of
 from sapwood.roles import AnyClient, Roles
 
+MAX_SHOWN = 80
+"""How many characters of a wrong id an error shows."""
 Kind: TypeAlias = Literal["approval", "client", "choice", "text", "form"]
+
+
+def parse_full_id(text: str) -> tuple[tuple[PathSegment, ...], str]:
+    """Return the path and the id that `Question.full_id` is made of."""
+    path, _, id = text.rpartition("/")
+    try:
+        return Address.parse(path).segments if path else (), unquote(id, errors="strict")
+    except (InvalidName, UnicodeDecodeError):
+        raise InvalidArguments(f"{text[:MAX_SHOWN]!r} is not the full_id of a question.") from None
+
+
+class _OnlyId(msgspec.Struct):
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,12 @@ class Question:
         return cls("", kind=kind, prompt=prompt, options=options, schema=schema, roles=roles, digest=digest)
 
     @property
+    def full_id(self) -> str:
+        """The path and the id as one text, which names the question among all below the agent that lists it."""
+        id = quote(self.id, safe="")
+        return f"{Address(self.path)}/{id}" if self.path else id
+
+    @property
     def is_from_code(self) -> bool:
         """Whether code asks it, and not a tool call."""
         return self.kind in ("choice", "text", "form")
@@ -82,6 +105,14 @@ class Question:
         if self.schema is not None:
             return problem_of(self.schema, value)
         return None if isinstance(value, str) else "The answer must be a text."
+
+
+_stored_ids = msgspec.json.Decoder(list[_OnlyId])
+
+
+def stored_ids(body: str | None) -> tuple[str, ...]:
+    """Return the ids of the questions that the index of a tree has of one agent."""
+    return () if body is None else tuple(one.id for one in _stored_ids.decode(body))
 
 
 def _digest(shown: Any) -> str:

@@ -1,0 +1,228 @@
+"""What a protocol may do with one chat agent, for one client: begin turns, follow them, answer questions, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.capabilities.connections import ClientHooks
+from sapwood.capabilities.state import State
+from sapwood.chat.client_protocol import ClientProtocol
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.turn_rows import TurnRow
+from sapwood.chat.store.turns import Turn
+from sapwood.chat.turn.conversation import Conversation
+from sapwood.errors import Refused
+from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.runs.dispatch.subscription import Subscription
+from sapwood.runs.dispatch.turn_events import TurnEvents
+from sapwood.runs.events.events import ENDS, Event, turn_event
+from sapwood.runs.execution.access_gates import Gates, Path, Shut, refused_to_watch
+from sapwood.runs.execution.contract import CANCELLED, bounded_reason
+from sapwood.runs.execution.executor import RunExecutor
+from sapwood.runs.http.events_http import PATH, OpenStreams
+from sapwood.runs.questions.questions import Questions
+from sapwood.runs.tables.executed_runs_table import streamed
+from sapwood.runs.tables.question import Answer, Question, parse_full_id
+from sapwood.runs.tables.runs_table import failure
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+REPLAY = timedelta(hours=1)
+"""How long a turn that a protocol has started can be replayed after its end."""
+
+
+class Exchange:
+    """One request of a protocol to one chat agent."""
+
+    def __init__(self, actor: Actor, request: Request) -> None:
+        self._actor = actor
+        self._request = request
+
+    @property
+    def has_conversation(self) -> bool:
+        """Whether the agent is a chat agent. All else here is only for chat agents."""
+        return cast("ClientHooks", self._actor.hooks).has_conversation
+
+    @property
+    def address(self) -> Address:
+        """The address of the agent."""
+        return self._actor.address
+
+    @property
+    def user(self) -> Any:
+        """The user that `App(authenticate=…)` returned."""
+        return self._request.scope.get("user")
+
+    # What is said.
+
+    async def begin(
+        self,
+        id: str,
+        messages: Sequence[UIMessage],
+        *,
+        client_tools: Sequence[Mapping[str, Any]] = (),
+        body: Mapping[str, Any] | None = None,
+        replay: timedelta = REPLAY,
+    ) -> Turn[Any]:
+        """Start a turn under the client's `id`, and return it at once. If there is a turn with this id, return it.
+
+        `messages` are in the format of the AI SDK: those that the agent has not stored are new. `client_tools` are
+        the tools that the client executes. `body` is kept with the turn as `Turn.body`. For as long as `replay` after
+        its end, `events` has the whole turn.
+        """
+        row = self._record.turns.get(id)
+        if row is None:
+            said = {**(body or {}), "messages": list(messages), "clientTools": list(client_tools)}
+            row = await self._actor.of(ClientProtocol).accept(said, id, None, self.user, {}, replay.total_seconds())
+        return self._record.shown(row)
+
+    def turn(self, id: str) -> Turn[Any] | None:
+        """Return a turn of the agent; `None` if there is none with this id."""
+        row = self._record.turns.get(id)
+        return None if row is None else self._record.shown(row)
+
+    def current(self) -> Turn[Any] | None:
+        """Return the turn that runs or waits for an answer; `None` if none does."""
+        row = self._record.turns.running() or self._record.turns.waiting()
+        return None if row is None else self._record.shown(row)
+
+    def waits(self, id: str) -> bool:
+        """Return whether a turn waits for an answer and does nothing else, or all that it waits for does."""
+        return self._actor.of(RunExecutor).worker.waits(id)
+
+    def cancel(self, id: str, reason: str = CANCELLED) -> bool:
+        """Cancel a turn and all runs below it. Returns `False` if it is over."""
+        return self._actor.of(Conversation).cancel(id, bounded_reason(reason))
+
+    def messages(self) -> list[UIMessage]:
+        """Return the conversation in the format of the AI SDK."""
+        return msgspec.json.decode(self._record.text())
+
+    def answer_of(self, id: str) -> UIMessage | None:
+        """Return the message that a turn has written, as far as it is stored; `None` if there is none yet."""
+        row = self._record.turns.get(id)
+        return None if row is None or not row.message else self._record.transcript.get(row.message)
+
+    def state(self) -> Any:
+        """Return the state of the agent as JSON; `None` if it has none."""
+        text = self._actor.of(State).text()
+        return None if text is None else msgspec.json.decode(text)
+
+    # What is asked.
+
+    async def questions(self) -> list[Question]:
+        """Return the open questions here and below that the client may answer, each with its path."""
+        return [replace(one, path=path) for path, one in await self._actor.of(Questions).shown_to(self._request)]
+
+    async def answer(self, question: str, answer: Answer) -> bool:
+        """Answer a question by its `full_id`, past every gate on the way. Returns `False` if it is not open.
+
+        Raises `Refused` if the client may not answer it. The question then stays open.
+        """
+        path, id = parse_full_id(question)
+        try:
+            return await self._actor.of(Questions).answer_of_client(self._request, "http", path, id, answer, None)
+        except Shut:
+            raise Refused("You may not answer this question.") from None
+
+    # What happens.
+
+    async def refused(self) -> Any:
+        """Return the response with which the agent refuses clients that only read; `None` if it accepts them."""
+        return await refused_to_watch(self._actor, self._request)
+
+    async def events(self, id: str, *, after: str | None = None) -> AsyncGenerator[Event | None, None]:
+        """Yield what happens in a turn and in the runs that it starts, until it has ended; `None` as a keep-alive.
+
+        What is stored is told first, in the order of time. `after` is the cursor of an event: those up to it are left
+        out. A turn that waits for an answer has not ended: see `waits`. The client sees only agents below that it
+        could reach itself.
+        """
+        actor, host, admitted = self._actor, self._actor.host, dict[Path, bool]()
+        gates, depth = Gates(actor, self._request, "request", PATH), len(actor.address.segments)
+        streams = host.shared(OpenStreams)
+        watch, follows = Subscription(actor, "tree", after), TurnEvents(actor, id)
+        watch.begin_after(follows.runs_before())
+        streams.readers.add(watch)
+        try:
+            async with aclosing(self._followed(id, watch, follows)) as events:
+                async for event in events:
+                    if event is not None:
+                        if (path := event.path[depth : len(event.path) - event.remote]) not in admitted:
+                            admitted[path] = await gates.admits(path)
+                        if not admitted[path]:
+                            continue
+                    yield event
+        finally:
+            streams.readers.discard(watch)
+
+    async def _followed(self, id: str, watch: Subscription, follows: TurnEvents) -> AsyncGenerator[Event | None, None]:
+        position, stored = watch.position(id), list[Event]()
+        quiet = self._actor.host.timings.event_keepalive_interval
+        async with aclosing(watch.events_or_silence(quiet, marks_stored=True)) as events:
+            while (event := await anext(events)) is not None:
+                if follows.has(event):
+                    stored.append(event)
+            row = self._row(id)
+            if not row.is_open:
+                stored = [one for one in stored if one.path != self.address.segments] + await self._said(row, position)
+            for one in sorted(stored, key=_at):
+                yield one
+            if not row.is_open:
+                yield self._end(row)
+                return
+            async for event in events:
+                if event is None:
+                    yield None
+                    if not (row := self._row(id)).is_open:  # its end was told while this reader was behind
+                        for one in await self._said(row, watch.position(id)):
+                            yield one
+                        yield self._end(row)
+                        return
+                elif follows.has(event):
+                    yield event
+                    if event.kind in ENDS and event.path == self.address.segments:
+                        return
+
+    async def _said(self, row: TurnRow, position: int) -> list[Event]:
+        """Return what a turn has said after an event, as far as it can be replayed, once that is durable."""
+        await self._actor.leave()
+        chunks = streamed(self._actor.database, row.number, after=position - 1)
+        return [
+            turn_event(self.address.segments, one.number + 1, one.at, msgspec.json.decode(one.text)) for one in chunks
+        ]
+
+    def _end(self, row: TurnRow) -> Event:
+        """Return how a turn ended."""
+        turn, at, seq = self._record.shown(row), row.ended_at or row.created_at, row.next_seq + 1
+        if row.status == "completed":
+            body: dict[str, Any] = {"output": turn.text if turn.output is None else turn.output}
+        else:
+            status = "cancelled" if row.status == "skipped" else row.status
+            body = failure(self.address.type, status, error=for_clients(turn.error), reason=turn.reason)
+        kind = ENDS.get(row.status, "cancelled")
+        return Event(self.address.segments, None, None, seq, at, kind, {"turn": row.id, **body})
+
+    def _row(self, id: str) -> TurnRow:
+        row = self._record.turns.get(id)
+        if row is None:
+            raise Refused(f"There is no turn {id!r}.")
+        return row
+
+    @property
+    def _record(self) -> ConversationRecord:
+        return self._actor.of(ConversationRecord)
+
+
+def _at(event: Event) -> float:
+    return event.at
