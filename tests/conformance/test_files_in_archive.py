@@ -17,9 +17,11 @@ from tests.conformance.worlds import asleep, until
 
 from sapwood import App, NotFound, Unavailable
 from sapwood.capabilities.files import FileStore
-from sapwood.errors import StoredDataError
+from sapwood.errors import SapwoodError, StoredDataError
 from sapwood.kernel.log.archive_files import FILES, REMOVALS, check_later_removals, removals, sweep_removals
 from sapwood.kernel.node.backup import verify
+from sapwood.kernel.node.tree_removal import TreeRemoval
+from sapwood.kernel.trees.tree import Tree
 from sapwood.testing import POINTS, World
 from sapwood.testing.memory_log import MemoryArchive
 
@@ -504,6 +506,33 @@ async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too
         await world.clock.advance(history)
         await sweep_now()
         assert contents(archive) == []
+
+
+async def test_a_restore_by_a_node_that_loses_the_tree_in_between_fails_and_removes_no_files(
+    archive: FaultyArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.put(large())
+        await world.app.backup(tmp_path / "copy")
+        later = await shelf.put(large(1))
+        end = TreeRemoval.end
+
+        async def end_and_lose(self: TreeRemoval, tree: Tree, error: SapwoodError) -> None:
+            await end(self, tree, error)
+            self.lose(tree)
+
+        monkeypatch.setattr(TreeRemoval, "end", end_and_lose)
+        with pytest.raises(Unavailable, match="another process"):
+            await world.app.restore(tmp_path / "copy")
+        monkeypatch.undo()
+        shelf = await world.get_agent(Shelf, "s")
+        await sweep(world, archive)
+
+        assert contents(archive) == sorted([large(), large(1)])
+        await world.crash()
+        assert await (await world.get_agent(Shelf, "s")).get(later) == large(1)
+        assert not list(world.data.glob("trees/*.copying*"))
 
 
 async def check(world: World, archive: FaultyArchive, act: str, *, is_done: bool) -> None:

@@ -13,6 +13,7 @@ from sapwood.kernel.node.data_folder import RESTORED
 from sapwood.kernel.node.folder_removal import FolderRemoval
 from sapwood.kernel.node.tree_host import TreeHost
 from sapwood.kernel.node.tree_loader import TreeLoader
+from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.trees.tree import DESTROYED, Tree
 
 CLOSING = 0.002
@@ -105,6 +106,9 @@ class TreeRemoval:
         self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self.end(tree, error)
+            if not self._is_ours(tree):
+                self._folders.remove(folder)
+                raise Moved(root)
             self._node.alarms.earlier(root, self._node.clock.now(), 0)  # whatever the other one has to do
             whole = tree.folder.with_suffix(RESTORED)
             self._node.files.rename(folder, whole)
@@ -114,10 +118,17 @@ class TreeRemoval:
             self._node.gate.moved(tree.folder)
             await self._node.gate.sync_folder(tree.folder.parent)
             await self._node.gate.flushed(root)
+            if not self._is_ours(tree):
+                raise Moved(root)  # and nothing of it was stored
         finally:
-            self._loader.put_away(tree)
+            if self._is_ours(tree):
+                self._loader.put_away(tree)
             done.set_result(None)
         self._node.alarms.look_by(root, self._node.clock.now())
+
+    def _is_ours(self, tree: Tree) -> bool:
+        """Return whether a tree was not lost to another node since it was loaded."""
+        return self._node.keeper is None or self._node.trees.get(tree.address) is tree
 
     async def _load_even_if_damaged(self, root: Address, folder: Path) -> Tree:
         """Return a tree; with the files of this folder if the log or the archive has damaged ones."""
