@@ -19,7 +19,7 @@ from sapwood import App, NotFound, Unavailable
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import SapwoodError, StoredDataError
 from sapwood.kernel.log.archive_files import FILES, REMOVALS, check_later_removals, removals, sweep_removals
-from sapwood.kernel.node.backup import verify
+from sapwood.kernel.node.backup import restore, verify
 from sapwood.kernel.node.tree_removal import TreeRemoval
 from sapwood.kernel.trees.tree import Tree
 from sapwood.testing import POINTS, World
@@ -457,6 +457,37 @@ async def test_a_restored_tree_has_files_of_its_own_and_those_it_replaces_are_re
         assert await shelf.get(file) == large()
         (below,) = await shelf.stored_below("a")
         assert below.size == len(large(1))
+
+
+@pytest.mark.parametrize("damage", ["file", "database"])
+async def test_a_backup_with_a_missing_file_or_an_empty_database_can_be_restored_nevertheless(
+    archive: FaultyArchive, tmp_path: Path, damage: str
+) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        files = [await shelf.put(large(seed)) for seed in range(2)]
+        await shelf.put_below("a", b"small")
+        await world.app.backup(tmp_path / "copy")
+        if damage == "file":
+            (path,) = (tmp_path / "copy").glob(f"trees/*/root.files/{files[1].digest}")
+            path.unlink()
+        else:
+            (path,) = set((tmp_path / "copy").glob("trees/*/*.db")) - set((tmp_path / "copy").glob("trees/*/root.db"))
+            path.write_bytes(b"")
+        with pytest.raises(StoredDataError):
+            await restore(world.node, tmp_path / "copy", None)
+
+        report = await restore(world.node, tmp_path / "copy", None, "restore")
+
+        assert [one.root for one in report.damaged] == ["Shelf:s"]
+        shelf = await world.get_agent(Shelf, "s")
+        assert await shelf.get(files[0]) == large()
+        if damage == "file":
+            with pytest.raises(StoredDataError, match="not in the archive"):
+                await shelf.get(files[1])
+            await shelf.put(large(1))
+        assert await shelf.get(files[1]) == large(1)
+        assert not list(world.data.glob("trees/*.copying*"))
 
 
 async def test_what_was_deleted_after_the_time_that_a_cluster_is_set_back_to_is_not_removed(

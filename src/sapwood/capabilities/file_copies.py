@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,8 @@ from sapwood.storage.blobs import blob_folder
 from sapwood.storage.file_reader import reading
 from sapwood.storage.files import Files
 from sapwood.storage.offline_edit import editing
+
+log = logging.getLogger(__name__)
 
 PIECE = 4 * 1024 * 1024
 ROOT = "root"
@@ -44,13 +47,21 @@ class CopiedFile(NamedTuple):
         return f"The file {self.digest} in {blob_folder(self.database).name}"
 
 
+class NamedFiles(NamedTuple):
+    """What the databases of a copy name."""
+
+    files: list[CopiedFile]
+    databases: dict[Path, bool]
+    """Those that could be read, and whether they have tables of files."""
+
+
 class TreeFileCopies:
     """Copies the files of trees."""
 
     async def fetch(self, folder: Path, archive: Archive) -> list[str]:
         """Put the files of a tree into its folder; return what is missing or damaged, in sentences."""
         files, problems = Files(), list[str]()
-        for file in await asyncio.to_thread(_named, folder):
+        for file in (await asyncio.to_thread(_named, folder)).files:
 
             def begin(file: CopiedFile = file) -> None:
                 files.make_folder(file.path.parent)
@@ -67,45 +78,48 @@ class TreeFileCopies:
 
     async def verify(self, folder: Path, archive: Archive) -> list[str]:
         """Read the files of a tree in the archive; return what is missing or damaged, in sentences."""
-        found = [
-            await _read(archive, file, lambda place, piece: None) for file in await asyncio.to_thread(_named, folder)
-        ]
+        named = await asyncio.to_thread(_named, folder)
+        found = [await _read(archive, file, lambda place, piece: None) for file in named.files]
         return [problem for problem in found if problem is not None]
 
     async def store(self, folder: Path, root: Address, archive: FileArchive) -> None:
-        """Store the files in a folder in the archive as new objects, and have the databases name these."""
-        named = await asyncio.to_thread(_named, folder)
+        """Store the files in a folder in the archive as new objects, and have the databases name these.
+
+        Files that are missing stay missing, and what a damaged database names stays as it is: who restores these has
+        asked for it.
+        """
+        named, databases = await asyncio.to_thread(_named, folder)
         name = archive.new_folder()
         if named:
             await archive.note_check(root, name)  # first: if this fails on the way, they are removed
-        keys: dict[Path, dict[str, str]] = {path: {} for path in await asyncio.to_thread(_databases, folder)}
+        keys: dict[Path, dict[str, str]] = {path: {} for path in databases}
         for file in named:
+            if not await asyncio.to_thread(file.path.exists):
+                log.warning("file is missing in the backup root=%s file=%s", root, file.path)
+                continue
             key = keys[file.database][file.digest] = archive.new_key(name, file.database.stem, file.digest)
-            try:
-                await archive.put_file(key, file.path)
-            except FileNotFoundError:
-                raise StoredDataError(f"{file.text} is missing in the backup. Use another backup.") from None
+            await archive.put_file(key, file.path)
         for path, stored in keys.items():
-            await asyncio.to_thread(_rename, path, stored, name if named and path.stem == ROOT else None)
+            new_folder = name if named and path.stem == ROOT else None
+            if databases[path] or new_folder is not None:
+                await asyncio.to_thread(_rename, path, stored, new_folder)
 
 
-def _databases(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.db"))
-
-
-def _named(folder: Path) -> list[CopiedFile]:
-    found: list[CopiedFile] = []
-    for path in _databases(folder):
+def _named(folder: Path) -> NamedFiles:
+    named = NamedFiles([], {})
+    for path in sorted(folder.glob("*.db")):
         try:
             with reading(path) as file:
-                if file.has(FILES):
+                has_files, has_objects = file.has(FILES), file.has(OBJECTS)
+                if has_files:
                     rows = file.rows(
                         "SELECT digest, size, object FROM sapwood_files WHERE body IS NULL ORDER BY number"
                     )
-                    found += [CopiedFile(path, *row) for row in rows]
+                    named.files.extend([CopiedFile(path, *row) for row in rows])
+                named.databases[path] = has_files or has_objects
         except StoredDataError:
             continue  # it is damaged: what checks the databases says so
-    return found
+    return named
 
 
 async def _read(archive: Archive, file: CopiedFile, write: Callable[[int, bytes], None]) -> str | None:
@@ -138,6 +152,8 @@ def _rename(path: Path, keys: dict[str, str], folder: str | None) -> None:
         edit.execute("DELETE FROM sapwood_object_folder")
         if folder is not None:
             edit.execute("INSERT INTO sapwood_object_folder VALUES (1, ?)", folder)
+        if edit.has(FILES):
+            edit.execute("UPDATE sapwood_files SET object = NULL WHERE object IS NOT NULL")
         for digest, key in keys.items():
             edit.execute("UPDATE sapwood_files SET object = ? WHERE digest = ?", key, digest)
             edit.execute(

@@ -367,8 +367,12 @@ async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: P
 
     async def put_back() -> None:
         half = await _copied(node, root, source, copier)
-        if node.file_copies is not None:
-            await node.file_copies.store(half, root, keeper.file_archive)
+        try:
+            if node.file_copies is not None:
+                await node.file_copies.store(half, root, keeper.file_archive)
+        except BaseException:
+            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+            raise
         if far is None or node.owns(root):
             await _replace(node, root, half)
             return
