@@ -221,6 +221,26 @@ async def test_an_agent_is_deleted_also_while_the_archive_is_down(archive: Fault
         assert contents(archive) == []
 
 
+async def test_what_is_removed_by_two_tasks_at_once_is_free_for_the_tree_once(archive: FaultyArchive) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        gone, _ = await shelf.put(large()), await shelf.put(large(1))
+        archive.is_down = True
+        await shelf.delete(gone)
+        await until(lambda: not blobs(world) & {gone.digest})
+        archive.is_down = False
+        archived = store_of(world).archived
+        (tree,) = world.node.trees.values()
+        assert archived is not None
+        freed: list[int] = []
+        tree.forget_file = freed.append  # type: ignore[method-assign]
+
+        actor = tree.actors[tree.address]
+        await asyncio.gather(*(actor.handle("note", archived.note_removals)[1] for _ in range(2)))
+
+        assert sum(freed) == len(large())
+
+
 class Mortal(Shelf):
     """An agent that ends itself."""
 

@@ -204,8 +204,7 @@ class ArchivedFiles:
             await self._actor.leave()  # what says so is durable then
             await self._archive.note_removal(self._actor.address.root, [one.key for one in found], self._since(found))
             self._actor.check_live()
-            self._objects.forget([one.key for one in found])
-            self._tree.forget_file(sum(one.size for one in found if one.state == REMOVED))
+            self._tree.forget_file(self._objects.forget([one.key for one in found]))
             await self._actor.leave()
 
     def _since(self, found: Sequence[UnnamedObject]) -> float:

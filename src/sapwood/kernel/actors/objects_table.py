@@ -17,7 +17,6 @@ class UnnamedObject(NamedTuple):
     """An object that no file refers to: an upload, or what is left of a deleted file."""
 
     key: str
-    size: int
     state: str
     changed_at: float
 
@@ -46,15 +45,18 @@ class ObjectsTable:
         if not self.exists:
             return []
         rows = self._database.execute(
-            "SELECT key, size, state, changed_at FROM sapwood_objects WHERE state <> 'named' LIMIT ?",
+            "SELECT key, state, changed_at FROM sapwood_objects WHERE state <> 'named' LIMIT ?",
             PAGE + len(without),
         )
         return [row for row in (UnnamedObject(*row) for row in rows) if row.key not in without]
 
-    def forget(self, keys: Sequence[str]) -> None:
-        """The archive knows that these are to be removed."""
+    def forget(self, keys: Sequence[str]) -> int:
+        """The archive knows that these are to be removed; return how many bytes of them counted for the tree."""
+        freed = 0
         for key in keys:
-            self._database.execute("DELETE FROM sapwood_objects WHERE key = ?", key)
+            rows = self._database.execute("DELETE FROM sapwood_objects WHERE key = ? RETURNING size, state", key)
+            freed += sum(size for size, state in rows if state == REMOVED)  # none if another task was faster
+        return freed
 
     def total(self) -> int:
         """Return the size of all objects that files refer to."""
