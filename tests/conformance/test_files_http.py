@@ -254,6 +254,19 @@ async def test_an_upload_is_resumed_after_a_restart(size: int) -> None:
         assert (await site.http(last.json()["url"])).body == content
 
 
+@pytest.mark.parametrize("size", [1000, 100_000])
+async def test_the_bytes_of_a_finished_upload_are_stored_once(size: int) -> None:
+    async with door(Desk) as site:
+        content = picture(size)
+        for number in range(3):
+            query, whole = f"?upload={ID}{number}", f"bytes 0-{size - 1}/{size}"
+            assert (await put(site, content, query, content_range=whole)).status == 201
+            assert (await put(site, b"", query, content_range=f"bytes */{size}")).status == 201
+
+        stored = {path.name for path in site.world.data.glob("trees/*/*.files/*")}
+        assert stored == ({hashlib.sha256(content).hexdigest()} if size > INLINE else set())
+
+
 async def test_what_arrived_before_a_client_disconnected_is_kept() -> None:
     async with door(Desk) as site:
         content = picture(2 * BATCH)

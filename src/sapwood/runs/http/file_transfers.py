@@ -161,6 +161,7 @@ class FileTransfers(HttpOnly):
                 return _json({"received": writer.size}, 202)
             stored = await self._finish(writer, row.name, upload.digest, accepted)
             store.table.complete_upload(row.id, stored.digest)
+            writer.keeps_part = False  # it is still there if the content is small, or was stored before
             return self._created(stored)
         except UploadRefused:
             writer.keeps_part = False
@@ -188,6 +189,8 @@ class FileTransfers(HttpOnly):
             if store.table.uploads() >= UPLOADS:
                 raise OverLimit(f"This agent has {UPLOADS} unfinished uploads.", limit="file_bytes")
             row = UploadRow(id, wanted.size, upload.name, upload.claimed, boot)
+            if row.part not in store.writing:
+                store.drop_part(row.part)  # of an earlier upload with this id
             store.table.add_upload(row, store.now())
         return row
 
