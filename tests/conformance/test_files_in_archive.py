@@ -454,6 +454,43 @@ async def test_a_cancelled_upload_leaves_nothing(archive: FaultyArchive) -> None
         assert await shelf.stored() == []
 
 
+async def test_an_incarnation_that_ended_stores_nothing_in_a_task_of_its_own(
+    archive: FaultyArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        file = await shelf.put(large())
+        store = store_of(world)
+        (tree,) = world.node.trees.values()
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def size(key: str) -> int | None:
+            asked.set()
+            await answered.wait()
+            return len(large())
+
+        async def put() -> None:
+            writer = store.writer()
+            try:
+                await writer.write(large())
+                await writer.finish(None, "late")
+            finally:
+                writer.close()
+
+        monkeypatch.setattr(archive, "size", size)
+        late = asyncio.ensure_future(put())
+        await asked.wait()
+        tree.drop(tree.actors[tree.address], Unavailable("It ended."))
+        answered.set()
+        with pytest.raises(Unavailable, match="ended"):
+            await late
+        monkeypatch.undo()
+
+        await world.get_agent(Shelf, "s")
+        assert store_of(world).table.held_by("late") == []
+        assert await (await world.get_agent(Shelf, "s")).get(file) == large()
+
+
 async def test_a_restored_tree_has_files_of_its_own_and_those_it_replaces_are_removed(
     archive: FaultyArchive, tmp_path: Path
 ) -> None:

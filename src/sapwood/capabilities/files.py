@@ -208,9 +208,13 @@ class FileStore:
         """Store a complete file in the archive, unless it is there, and its row, in the slice in which this returns."""
         turn = self._turns.setdefault(row.digest, asyncio.Lock())
         async with turn:
+            self._actor.check_live()
             known = self.table.get(row.digest)
-            if known is not None and await archived.has(known) and self.table.get(row.digest) == known:
-                return self.add(row, None, holder)
+            if known is not None:
+                is_there = await archived.has(known)
+                self._actor.check_live()
+                if is_there and self.table.get(row.digest) == known:
+                    return self.add(row, None, holder)
             key = await archived.upload(row, part)
             try:
                 with self.refusals():
