@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.conformance.test_files import ACTS, Shelf, blobs, large
 from tests.conformance.worlds import asleep, until
 
 from sapwood import App, NotFound, Unavailable
+from sapwood.capabilities.archived_files import COPY_RESERVE
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import SapwoodError, StoredDataError
 from sapwood.kernel.log.archive_files import FILES, REMOVALS, check_later_removals, removals, sweep_removals
@@ -382,6 +384,30 @@ async def test_a_part_of_a_huge_file_is_read_without_fetching_the_rest(archive: 
 
         assert b"".join(parts) == content[start : start + 600_000]
         assert blobs(world) == set()
+
+
+async def test_copies_leave_the_disk_to_databases_and_uploads(
+    archive: FaultyArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        files = [await shelf.put(large(seed)) for seed in range(3)]
+        assert blobs(world) == {file.digest for file in files}
+        await world.crash()
+        shelf = await world.get_agent(Shelf, "s")
+        free = COPY_RESERVE + len(large()) * 2
+        disk = shutil.disk_usage(world.data)._replace(total=100 * COPY_RESERVE, free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
+
+        contents = await asyncio.gather(*(shelf.get(file) for file in files))
+        assert contents == [large(seed) for seed in range(3)]
+        await until(lambda: world.node.file_archive is not None and not world.node.file_archive.arriving)
+        assert len(blobs(world)) == 2
+
+        disk = disk._replace(free=COPY_RESERVE - 1)
+        file = await shelf.put(large(3))
+        assert len(blobs(world)) == 2
+        assert await shelf.get(file) == large(3)
 
 
 async def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(archive: FaultyArchive) -> None:

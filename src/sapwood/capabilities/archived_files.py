@@ -35,6 +35,8 @@ WHOLE = 4 * 1024 * 1024
 """Bytes up to which a file is fetched as a whole, even if only a part of it is to be read."""
 RESERVE = 64 * 1024 * 1024
 """Bytes that files leave free on the disk: the databases of all agents need room too."""
+COPY_RESERVE = 1024 * 1024 * 1024
+"""Bytes that copies leave free, or a tenth of the disk if that is less: databases and uploads come first."""
 
 Damaged = Callable[[FileRow, str], StoredDataError]
 
@@ -67,6 +69,8 @@ class Fetch:
 
     def __init__(self) -> None:
         self.part = ""
+        self.left = 0
+        """Bytes that are not in the folder yet."""
         self._received = 0
         self._error: BaseException | None = None
         self._waiting: list[tuple[int, Future[None]]] = []
@@ -227,7 +231,7 @@ class ArchivedFiles:
             if (reader := self._local(row)) is not None:
                 return reader
             fetch = self._fetches.get(row.digest)
-        if not is_whole or (fetch is None and not self._has_room(row.size)):
+        if not is_whole or (fetch is None and not self.has_room(row.size)):
             return ArchiveReader(self._archive, row.object, end)
         if fetch is None:
             fetch = self._begin_fetch(row, row.object)
@@ -258,10 +262,13 @@ class ArchivedFiles:
         if size != row.size:
             raise self._damaged(row, f"it has {size} bytes in the archive instead of {row.size}")
 
-    def _has_room(self, size: int) -> bool:
-        return shutil.disk_usage(self._tree.folder).free >= size + RESERVE
+    def has_room(self, size: int) -> bool:
+        """Return whether the disk has room for so many bytes more that are only a copy."""
+        disk = shutil.disk_usage(self._tree.folder)
+        return disk.free - self._archive.arriving - size >= max(min(COPY_RESERVE, disk.total // 10), RESERVE)
 
     def _begin_fetch(self, row: FileRow, key: str) -> Fetch:
+        self._actor.check_live()
         fetch = self._fetches[row.digest] = Fetch()
         try:
             fetch.part = self._folder.new_part()
@@ -270,11 +277,14 @@ class ArchivedFiles:
             self._tree.refused(error)
             raise
         _, done = self._actor.handle("fetch file", self._fetch, row, key, fetch)
+        fetch.left = row.size
+        self._archive.arriving += row.size
         done.add_done_callback(lambda done: self._fetched(row, fetch, done))
         return fetch
 
     def _fetched(self, row: FileRow, fetch: Fetch, done: Future[None]) -> None:
         self._fetches.pop(row.digest, None)
+        self._archive.arriving -= fetch.left
         with suppress(Unavailable, OSError):
             self._folder.remove(fetch.part)
         fetch.end(None if done.cancelled() else done.exception())
@@ -292,9 +302,12 @@ class ArchivedFiles:
                 raise
             await to_the_end(digest.update, piece)
             place += len(piece)
+            fetch.left -= len(piece)
+            self._archive.arriving -= len(piece)
             fetch.advance(place)
         if digest.hexdigest() != row.digest:
             raise self._damaged(row, "its content in the archive does not have its digest")
+        await to_the_end(self._folder.sync, fetch.part)
         if self._is_named(row.digest):
             self._folder.complete(fetch.part, row.digest)
 

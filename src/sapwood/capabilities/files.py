@@ -45,8 +45,10 @@ class FileStore:
         self._host = actor.host
         self._tree = tree_of(actor)
         self.table = FilesTable(actor.database)
-        self.folder = BlobFolder(blob_folder(actor.database.path), self._tree.files, is_synced=self._host.gate.synced)
         archive = self._host.file_archive
+        # Copies of what is in an archive, too: after a loss of power, nobody could tell which ones are damaged.
+        is_synced = self._host.gate.synced or archive is not None
+        self.folder = BlobFolder(blob_folder(actor.database.path), self._tree.files, is_synced=is_synced)
         self.archived = (
             None if archive is None else ArchivedFiles(actor, archive, self.folder, self.table.names, self._damaged)
         )
@@ -225,6 +227,8 @@ class FileStore:
                         self.table.set_object(row.digest, key)
                     stored = self.add(row._replace(object=key), None, holder)
                     archived.name(key)
+                if not archived.has_room(0):
+                    self.folder.remove(row.digest)
             finally:
                 archived.end_upload(key)
             return stored

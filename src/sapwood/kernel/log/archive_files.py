@@ -77,6 +77,7 @@ class NodeFileArchive:
         self._clock = clock
         self._random = random
         self.node = node
+        self.arriving = 0
 
     async def put_file(self, key: str, path: Path) -> None:
         """Store a file as an object, in parts."""

@@ -14,6 +14,8 @@ class FileArchive(Protocol):
 
     node: str
     """The name of the node: what one has received of a file, another does not have."""
+    arriving: int
+    """Bytes that are on their way to the disk of the node, as copies of files."""
 
     def new_folder(self) -> str:
         """Return a name for the folder of a tree that no other tree has or had."""
