@@ -595,6 +595,36 @@ async def test_what_was_deleted_after_the_time_that_a_cluster_is_set_back_to_is_
         assert contents(archive) == [large()]
 
 
+async def test_only_removals_of_the_same_tree_are_read_for_one_that_is_checked(
+    archive: FaultyArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as world:
+        for name in ("a", "b"):
+            shelf = await world.get_agent(Shelf, name)
+            files = [await shelf.put(large(seed)) for seed in range(2)]
+            for file in files:
+                await shelf.delete(file)
+                await noted(world)
+        await check_later_removals(archive, world.clock.now() - 1)
+        archive.objects[f"{REMOVALS}/.folder"] = b"made by some other program"
+        read: list[str] = []
+        get = archive.get
+
+        async def counted(key: str) -> bytes | None:
+            read.append(key)
+            return await get(key)
+
+        monkeypatch.setattr(archive, "get", counted)
+        history = world.settings.history
+        await world.clock.advance(history + 10)
+        assert world.node.keeper is not None
+        assert await sweep_removals(archive, world.clock.now() - history, world.node.keeper.trees.named) == 4
+
+        assert contents(archive) == []
+        assert sum(key.startswith(REMOVALS) for key in read) == 6  # each, and of each tree the first with the second
+        assert archive.noted == [f"{REMOVALS}/.folder"]
+
+
 async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too(
     archive: FaultyArchive, tmp_path: Path
 ) -> None:

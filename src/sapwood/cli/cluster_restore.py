@@ -17,6 +17,7 @@ from sapwood.app import CONTENT_CHECKS
 from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.cli.quantities import counted
 from sapwood.errors import NotFound, UsageError
+from sapwood.kernel.log.archive_files import NAMED_OBJECTS
 from sapwood.kernel.log.restore import TreeContent
 from sapwood.kernel.node.stored_copies import back_up_stored, check_stored, put_into, until_finished
 from sapwood.kernel.node.tree_check import record_left_out
@@ -34,9 +35,6 @@ from sapwood.runtimes.cluster.ops.recovery import (
     restore_everything,
     tree_at,
 )
-
-NAMED_OBJECTS = b"sapwood_objects"
-"""Is in every database that names objects of files."""
 
 
 def moment(text: str | None) -> float | None:

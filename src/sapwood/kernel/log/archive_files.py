@@ -12,8 +12,9 @@ time, once it is durable that nothing names the objects. The node that looks aft
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 FILES = "files"
 REMOVALS = "removals"
+NOTE = re.compile(rf"{REMOVALS}/([0-9]{{10,}})-([0-9a-f]+)-[0-9a-z]+")
+"""The key of a note: its time, and the tree."""
+NAMED_OBJECTS = b"sapwood_objects"
+"""Is in every database that names objects of files."""
 BATCH = 1000
 """Objects that are removed with one request."""
 
@@ -134,9 +139,14 @@ async def note_tree_end(archive: Archive, end: Message, sequence: int) -> None:
         await note_removal(archive, removal, f"end{sequence}")
 
 
-async def removals(archive: Archive) -> AsyncIterator[tuple[str, Removal]]:
-    """Return the removals that are noted, in the order of time; one that cannot be read is left, and logged."""
-    async for key in archive.keys(f"{REMOVALS}/"):
+async def removals(archive: Archive, after: str = "", tree: str = "") -> AsyncIterator[tuple[str, Removal]]:
+    """Return the removals that are noted, in the order of time; one that cannot be read is left, and logged.
+
+    `after`: only those after this key. `tree`: only those of this tree.
+    """
+    async for key in archive.keys(f"{REMOVALS}/", after):
+        if (name := NOTE.fullmatch(key)) is None or tree not in ("", name[2]):
+            continue
         data = await archive.get(key)
         try:
             if data is not None:
@@ -147,7 +157,7 @@ async def removals(archive: Archive) -> AsyncIterator[tuple[str, Removal]]:
 
 async def check_later_removals(archive: Archive, since: float) -> None:
     """Trees were set back to this time: have removals that are later be checked before they are done."""
-    async for key, removal in removals(archive):
+    async for key, removal in removals(archive, f"{REMOVALS}/{max(int(since), 0):010}"):
         if removal.at >= since and not removal.is_checked:
             await archive.put(key, _encode(msgspec.structs.replace(removal, is_checked=True)))
 
@@ -156,7 +166,9 @@ async def sweep_removals(archive: Archive, before: float, named: Named) -> int:
     """Remove the objects that nothing names since before this time; return how many removals were done."""
     count = 0
     async for key in archive.keys(f"{REMOVALS}/"):
-        if int(key.rsplit("/", 1)[1].partition("-")[0]) >= before:
+        if (name := NOTE.fullmatch(key)) is None:
+            continue  # it is not ours
+        if int(name[1]) >= before:
             break
         data = await archive.get(key)
         try:
@@ -178,16 +190,17 @@ async def _remove(archive: Archive, key: str, removal: Removal, named: Named) ->
 
 async def _left(archive: Archive, key: str, removal: Removal, batch: Sequence[str], named: Named) -> Collection[str]:
     """Return which objects of a removal stay: those that the tree names, and those that a later removal is about."""
-    found = await named(Address.parse(removal.root), batch)
+    root = Address.parse(removal.root)
+    found = await named(root, batch)
     if found is None:
         # It was destroyed, or has another address: then another tree names them.
         text = "files of a tree that does not exist are left in the archive root=%s objects=%d first=%s"
         log.warning(text, removal.root, len(batch), batch[0])
         return batch
     left = set(found)
-    async for other, later in removals(archive):
-        if other > key:
-            left.update(one for one in batch if one in later.keys or one.startswith(tuple(later.prefixes)))
+    async for _, later in removals(archive, key, tree_id(root)):
+        keys, prefixes = set(later.keys), tuple(later.prefixes)
+        left.update(one for one in batch if one in keys or one.startswith(prefixes))
     return left
 
 
@@ -205,15 +218,22 @@ async def _batches(archive: Archive, removal: Removal) -> AsyncIterator[list[str
             yield batch
 
 
-def named_in(contents: Iterable[bytes | bytearray], keys: Sequence[str]) -> set[str]:
-    """Return which of these keys databases know of. Takes a while."""
-    texts = {key: key.encode() for key in keys}
+def named_in(files: Mapping[str, bytes | bytearray], keys: Sequence[str]) -> set[str]:
+    """Return which of these keys the databases of a tree know of. Takes a while.
+
+    `files`: the content of each database. Each names only objects of its own agent.
+    """
     named: set[str] = set()
-    for content in contents:
-        found = [key for key, text in texts.items() if text in content]
-        if found:  # perhaps only in what is left of a deleted row
-            named |= _named_in_rows(content) & set(found)
-    return named
+    for stem in {_stem_of(key) for key in keys}:
+        content = files.get(stem, b"")
+        if NAMED_OBJECTS in content:
+            named |= _named_in_rows(content)
+    return named.intersection(keys)
+
+
+def _stem_of(key: str) -> str:
+    """Return the file name of the agent whose object this is."""
+    return key.rsplit("/", 2)[-2]
 
 
 def _named_in_rows(content: bytes | bytearray) -> set[str]:

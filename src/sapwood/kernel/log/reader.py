@@ -110,7 +110,7 @@ class ClusterReader:
     async def named(self, root: Address, keys: Sequence[str]) -> set[str] | None:
         """Return which of these objects of files a tree names, or `None` if there is no such tree."""
         state = await self.tree(root)
-        return None if state is None else await asyncio.to_thread(named_in, state.files.values(), keys)
+        return None if state is None else await asyncio.to_thread(named_in, state.files, keys)
 
     async def every(self, lost: dict[str, str]) -> AsyncIterator[TreeContent]:
         """Return all trees that there are, also those that no node has open and those that were parked.
