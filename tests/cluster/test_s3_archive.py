@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,8 @@ import pytest
 from tests.cluster.servers import S3
 
 from sapwood.errors import Unavailable, UsageError
-from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
+from sapwood.runtimes.cluster.copies import s3_archive
+from sapwood.runtimes.cluster.copies.s3_archive import PIECE, ObjectArchive
 from sapwood.timings import Timings
 
 
@@ -68,6 +72,38 @@ async def test_a_file_is_stored_in_parts_and_read_in_pieces(s3: S3, tmp_path: Pa
     assert b"".join(piece or b"" for piece in pieces) == content
     if size:
         assert await archive.get_range("files/a", size - 3, size + 10) == content[-3:]
+
+
+@pytest.mark.usefixtures("told")
+async def test_the_parts_of_a_cancelled_upload_are_removed(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, path = ObjectArchive(f"{s3.url}/cancelled"), tmp_path / "file"
+    path.write_bytes(os.urandom(40 * PIECE))
+    may_go_on, read = threading.Event(), s3_archive._piece_of
+
+    def piece_of(path: Path, place: int) -> bytes:
+        if place >= 20 * PIECE:
+            may_go_on.wait(10)
+        return read(path, place)
+
+    async def uploads() -> int:
+        with await asyncio.to_thread(urllib.request.urlopen, f"{s3.endpoint}/{s3.bucket}?uploads") as answer:
+            return answer.read().count(b"<UploadId>")
+
+    monkeypatch.setattr(s3_archive, "_piece_of", piece_of)
+    upload = asyncio.ensure_future(archive.put_file("files/a", path))
+    while not await uploads():  # noqa: ASYNC110 - only the store knows
+        await asyncio.sleep(0.05)
+    upload.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    may_go_on.set()
+
+    async with asyncio.timeout(10):
+        while await uploads():  # noqa: ASYNC110 - only the store knows
+            await asyncio.sleep(0.05)
+    assert await archive.size("files/a") is None
 
 
 @pytest.mark.usefixtures("told")

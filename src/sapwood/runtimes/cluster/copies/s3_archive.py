@@ -65,6 +65,8 @@ class ObjectArchive:
         self._bulk: Any = None
         """The same objects, with more time for each request."""
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._ending: set[asyncio.Future[None]] = set()
+        """Uploads that were given up."""
         try:
             if parts.scheme == "file":
                 folder = Path(unquote(parts.path))
@@ -109,7 +111,26 @@ class ObjectArchive:
             return None
 
     async def put_file(self, key: str, path: Path) -> None:
-        """Store a file as an object, in parts. What does not get further for too long is `Unavailable`."""
+        """Store a file as an object, in parts. What does not get further for too long is `Unavailable`.
+
+        If this is cancelled, the upload ends soon after, so that the store does not keep its parts.
+        """
+        is_given_up = asyncio.Event()
+        upload = asyncio.ensure_future(self._put_parts(key, path, is_given_up))
+        try:
+            await asyncio.shield(upload)
+        except asyncio.CancelledError:
+            is_given_up.set()
+            self._ending.add(upload)
+            upload.add_done_callback(self._ended)
+            raise
+
+    def _ended(self, upload: asyncio.Future[None]) -> None:
+        self._ending.discard(upload)
+        if not upload.cancelled():
+            upload.exception()  # nobody waits for it
+
+    async def _put_parts(self, key: str, path: Path, is_given_up: asyncio.Event) -> None:
         from obstore import put_async
 
         size = await asyncio.to_thread(lambda: path.stat().st_size)
@@ -120,12 +141,15 @@ class ObjectArchive:
 
                     async def pieces() -> AsyncIterator[bytes]:
                         for place in range(0, size, PIECE):
+                            if is_given_up.is_set():
+                                raise Unavailable("The upload was given up.")  # the store removes its parts then
                             progress.reschedule(asyncio.get_running_loop().time() + PROGRESS)
                             yield await asyncio.to_thread(_piece_of, path, place)
 
-                    await self._ask(
-                        put_async(self._bulk, key, pieces(), chunk_size=part, max_concurrency=PARTS_AT_ONCE), None
-                    )
+                    if not is_given_up.is_set():
+                        await self._ask(
+                            put_async(self._bulk, key, pieces(), chunk_size=part, max_concurrency=PARTS_AT_ONCE), None
+                        )
             except TimeoutError:
                 raise Unavailable(
                     f"The archive {self.url} took nothing of a file for {PROGRESS:.0f} seconds."
