@@ -361,13 +361,35 @@ async def test_copies_on_a_node_are_removed_once_their_tree_was_closed_for_a_whi
         assert blobs(world) == {file.digest}
 
         await asleep(world)
-        await keeper.copies.find(world.data / "trees", lambda tree: False)
         await until(lambda: not world.node.loader.closed_trees(lambda root: True))
+        await keeper.copies.find(world.data / "trees", list)
+        (folder,) = world.data.glob("trees/*/root.files")
+        part = folder / "upload-0123456789abcdef.part"
+        part.write_bytes(b"received")
+        await keeper.copies.sweep()
+        assert blobs(world) == {part.name}
+        keeper.copies._uploads = 0.0
         await keeper.copies.sweep()
 
-        assert blobs(world) == set()
+        assert not folder.exists()
         assert await (await world.get_agent(Shelf, "s")).get(file) == large()
         await until(lambda: blobs(world) == {file.digest})
+
+
+async def test_copies_of_a_tree_that_is_loaded_while_a_node_starts_stay(archive: FaultyArchive) -> None:
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        file = await shelf.put(large())
+        keeper = world.node.keeper
+        (folder,) = (world.data / "trees").iterdir()
+        assert keeper is not None
+        keeper.idle_trees.park_after = 0.0
+
+        async with keeper._lock(folder.name):
+            await keeper.copies.find(folder.parent, list)
+        await keeper.copies.sweep()
+
+        assert blobs(world) == {file.digest}
 
 
 async def test_a_part_of_a_huge_file_is_read_without_fetching_the_rest(archive: FaultyArchive) -> None:

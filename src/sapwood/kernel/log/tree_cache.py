@@ -124,7 +124,7 @@ class Keeper:
             named=self.trees.named,
             timings=timings,
         )
-        self.copies = CopySweep(self._lock, lambda: self.idle_trees.park_after)
+        self.copies = CopySweep(self._lock, lambda: self.idle_trees.park_after, timings.upload_retention)
         """The copies of files on the disk of this node."""
         self._ahead: dict[str, LogPosition] = {}
         """Trees of other nodes whose files were fetched here, and which message these are after."""
@@ -342,7 +342,7 @@ class Keeper:
 
     async def _sweep_copies(self, open_trees: Callable[[], Iterable[OpenTree]], folder: Path | None) -> None:
         if folder is not None:
-            await self.copies.find(folder, lambda tree: tree in {tree_id(one.address) for one in open_trees()})
+            await self.copies.find(folder, lambda: {tree_id(one.address) for one in open_trees()})
         while True:
             await asyncio.sleep(min(max(self.idle_trees.park_after / 4, self._timings.snapshot_interval), 60.0))
             try:
