@@ -16,11 +16,19 @@ from tests.conformance.replicated import running_replicated
 from tests.conformance.test_files import ACTS, Shelf, blobs, large
 from tests.conformance.worlds import asleep, until
 
-from sapwood import App, NotFound, Unavailable
+from sapwood import App, NotFound, Unavailable, agent
+from sapwood.address import Address
 from sapwood.capabilities.archived_files import COPY_RESERVE
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import SapwoodError, StoredDataError
-from sapwood.kernel.log.archive_files import FILES, REMOVALS, check_later_removals, removals, sweep_removals
+from sapwood.kernel.log.archive_files import (
+    FILES,
+    REMOVALS,
+    RESTORE,
+    check_later_removals,
+    removals,
+    sweep_removals,
+)
 from sapwood.kernel.node.backup import restore, verify
 from sapwood.kernel.node.tree_removal import TreeRemoval
 from sapwood.kernel.trees.tree import Tree
@@ -140,7 +148,7 @@ async def sweep(world: World, archive: FaultyArchive) -> None:
     """Let the history of all removals pass, and the archive be swept."""
     await noted(world)
     history = world.settings.history
-    await world.clock.advance(history + 2 * world.timings.upload_grace)
+    await world.clock.advance(history + RESTORE + 2 * world.timings.upload_grace)
     assert world.node.keeper is not None
     await sweep_removals(archive, world.clock.now() - history, world.node.keeper.trees.named)
     assert not archive.noted
@@ -614,6 +622,41 @@ async def test_what_was_deleted_after_the_time_that_a_cluster_is_set_back_to_is_
         await sweep(world, archive)
 
         assert key not in archive.objects
+        assert contents(archive) == [large()]
+
+
+async def test_files_of_a_destroyed_tree_are_removed_also_after_the_cluster_was_restored(
+    archive: FaultyArchive,
+) -> None:
+    async with running_replicated(App(agents=[Mortal]), slow_slices="allow") as world:
+        mortal = await world.get_agent(Mortal, "m")
+        await mortal.put(large())
+        await mortal.end()
+        await until(lambda: len(archive.noted) == 1)
+
+        await check_later_removals(archive, 0.0)
+        await sweep(world, archive)
+
+        assert contents(archive) == []
+
+
+async def test_files_of_a_tree_that_has_another_address_now_stay_although_it_was_once_destroyed(
+    archive: FaultyArchive,
+) -> None:
+    @agent(type="MortalOfToday", aliases=("MortalOfOld",))
+    class Renamed(Shelf):
+        """An agent whose class had another name."""
+
+    async with running_replicated(App(agents=[Renamed]), slow_slices="allow") as world:
+        await (await world.get_agent(Renamed, "m")).put(large())
+        (key,) = archive.files
+        folder = key.split("/")[1]
+        assert world.node.file_archive is not None
+        await world.node.file_archive.note_tree_removal(Address.root_of("MortalOfOld", "m"), folder)
+
+        await check_later_removals(archive, 0.0)
+        await sweep(world, archive)
+
         assert contents(archive) == [large()]
 
 

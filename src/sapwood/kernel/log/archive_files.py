@@ -38,11 +38,13 @@ NOTE = re.compile(rf"{REMOVALS}/([0-9]{{10,}})-([0-9a-f]+)-[0-9a-z]+")
 """The key of a note: its time, and the tree."""
 NAMED_OBJECTS = b"sapwood_objects"
 """Is in every database that names objects of files."""
+RESTORE = 86400.0
+"""Seconds that the restore of a tree may take."""
 BATCH = 1000
 """Objects that are removed with one request."""
 
-Named = Callable[[Address, Sequence[str]], Awaitable[Collection[str] | None]]
-"""Returns which of these keys a tree names now. `None` means that there is no such tree."""
+Named = Callable[[Address, Sequence[str]], Awaitable[Collection[str]]]
+"""Returns which of these keys a tree names now; none if there is no such tree."""
 
 
 class Removal(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -110,7 +112,8 @@ class NodeFileArchive:
 
     async def note_check(self, root: Address, folder: str) -> None:
         """Note that a restore may leave objects in this folder that nothing names."""
-        await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[tree_prefix(folder)], is_checked=True))
+        at = self._clock.now() + RESTORE
+        await self.note(Removal(root=str(root), at=at, prefixes=[tree_prefix(folder)], is_checked=True))
 
     async def note_tree_removal(self, root: Address, folder: str) -> None:
         """Note that nothing names the objects in this folder any more."""
@@ -191,13 +194,7 @@ async def _remove(archive: Archive, key: str, removal: Removal, named: Named) ->
 async def _left(archive: Archive, key: str, removal: Removal, batch: Sequence[str], named: Named) -> Collection[str]:
     """Return which objects of a removal stay: those that the tree names, and those that a later removal is about."""
     root = Address.parse(removal.root)
-    found = await named(root, batch)
-    if found is None:
-        # It was destroyed, or has another address: then another tree names them.
-        text = "files of a tree that does not exist are left in the archive root=%s objects=%d first=%s"
-        log.warning(text, removal.root, len(batch), batch[0])
-        return batch
-    left = set(found)
+    left = set(await named(root, batch))
     async for _, later in removals(archive, key, tree_id(root)):
         keys, prefixes = set(later.keys), tuple(later.prefixes)
         left.update(one for one in batch if one in keys or one.startswith(prefixes))

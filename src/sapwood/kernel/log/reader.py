@@ -16,6 +16,7 @@ from sapwood.kernel.log.archive_objects import MARKS, last_mark
 from sapwood.kernel.log.records import ChainBroken, tree_id
 from sapwood.kernel.log.repair import Read, heal
 from sapwood.kernel.log.restore import TreeContent, read_tree
+from sapwood.kernel.marshal.agent_class import all_classes
 from sapwood.kernel.ports.log import Archive, Differ, FencedLog, Record
 from sapwood.kernel.ports.shards import SHARDS, shard_of
 from sapwood.timings import DEFAULTS, Timings
@@ -107,10 +108,16 @@ class ClusterReader:
         state = await self.healed(shard_of(root), tree_id(root))
         return state if state is not None and state.files else None
 
-    async def named(self, root: Address, keys: Sequence[str]) -> set[str] | None:
-        """Return which of these objects of files a tree names, or `None` if there is no such tree."""
-        state = await self.tree(root)
-        return None if state is None else await asyncio.to_thread(named_in, state.files, keys)
+    async def named(self, root: Address, keys: Sequence[str]) -> set[str]:
+        """Return which of these objects of files a tree names; none if there is no such tree.
+
+        It may have another address now, since its class got another type id.
+        """
+        named: set[str] = set()
+        for one in [root, *_successors(root)]:
+            if (state := await self.tree(one)) is not None:
+                named |= await asyncio.to_thread(named_in, state.files, keys)
+        return named
 
     async def every(self, lost: dict[str, str]) -> AsyncIterator[TreeContent]:
         """Return all trees that there are, also those that no node has open and those that were parked.
@@ -144,3 +151,9 @@ class ClusterReader:
                 continue
             if state is not None:
                 yield state
+
+
+def _successors(root: Address) -> list[Address]:
+    """Return the addresses that a tree may have instead, as far as this program knows."""
+    (step,) = root.segments
+    return [Address.root_of(kind.type, step.name) for kind in all_classes() if step.type in kind.aliases]

@@ -55,8 +55,8 @@ ROLL_CALL = 1.5
 """Seconds that nodes have to say that they are there."""
 
 
-CLOCKS = 60.0
-"""Seconds that the clocks of nodes may differ from those of the servers."""
+LATE = 86400.0
+"""Seconds by which the log may have stored later what a note says: after an outage, or with clocks that differ."""
 
 
 class RecoveryReport(msgspec.Struct):
@@ -238,7 +238,7 @@ async def restore_everything(
     await claim_archive(connection, names, archive)
     await archive.put(SETUP, msgspec.json.encode(Setup(names.cluster, names.layout)))
     # Files that were deleted in what is lost or left out are named again.
-    await check_later_removals(archive, 0.0 if until is None else until - CLOCKS)
+    await check_later_removals(archive, 0.0 if until is None else until - LATE)
     marks = await _marks(archive)
     result = RecoveryReport()
     for stream in range(streams):
