@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from tests.cluster.test_own_archive import Cluster
 
 from sapwood import Agent, App
 from sapwood.capabilities.file_writer import INLINE
+from sapwood.kernel.log.archive_files import sweep_removals
+from sapwood.runtimes.cluster.copies.s3_archive import ObjectArchive
 from sapwood.testing import running
 from sapwood.types import File
 
@@ -51,7 +56,7 @@ async def test_commands_copy_verify_and_restore_the_files_of_a_cluster(cluster: 
             "backup", str(cluster.folder / "old"), "--at", "2026-01-01T00:00:00Z", archive=archive
         )
         assert code == 0, said
-    (path,) = (cluster.folder / "archive" / "files").glob("*/root/*")
+    (path,) = (cluster.folder / "archive" / "files").glob("*/*/root/*")
     assert path.read_bytes() == CONTENT
 
     await cluster.lose_nats()
@@ -71,3 +76,32 @@ async def test_commands_copy_verify_and_restore_the_files_of_a_cluster(cluster: 
 
     async with running(App(agents=[ClusterFileShelf]), data=str(cluster.folder / "copy")) as world:
         assert await (await world.get_agent(ClusterFileShelf, "s")).get(file.digest) == CONTENT
+
+
+@pytest.mark.nightly
+async def test_what_was_stored_after_the_time_that_a_cluster_is_set_back_to_is_removed(cluster: Cluster) -> None:
+    archive, other = cluster.url("archive"), hashlib.sha256(b"other").digest() * (INLINE // 16)
+    objects = ObjectArchive(archive)
+    async with cluster.node("a", archive) as app:
+        file = await (await shelf_of(app)).put(CONTENT)
+        await asyncio.sleep(1.5)
+        then = datetime.now(UTC)
+        await (await shelf_of(app)).put(other)
+        await (await app.get_agent(ClusterFileShelf, "later")).put(other)
+        code, said = await cluster.command(  # ships the log, too
+            "backup", str(cluster.folder / "old"), "--at", "2026-01-01T00:00:00Z", archive=archive
+        )
+        assert code == 0, said
+    await cluster.lose_nats()
+    code, said = await cluster.command("restore", "--at", then.isoformat(), archive=archive)
+    assert code == 0, said
+
+    async with cluster.node("b", archive) as app:
+        assert len([key async for key in objects.keys("files/")]) == 3
+        keeper = app._node.keeper
+        assert keeper is not None
+        await sweep_removals(objects, time.time() + 100 * 86400, keeper.trees.named)
+
+        (left,) = [key async for key in objects.keys("files/")]
+        assert left.endswith(file.digest)
+        assert await (await shelf_of(app)).get(file.digest) == CONTENT

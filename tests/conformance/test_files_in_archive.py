@@ -650,7 +650,7 @@ async def test_files_of_a_tree_that_has_another_address_now_stay_although_it_was
     async with running_replicated(App(agents=[Renamed]), slow_slices="allow") as world:
         await (await world.get_agent(Renamed, "m")).put(large())
         (key,) = archive.files
-        folder = key.split("/")[1]
+        folder = "/".join(key.split("/")[1:3])
         assert world.node.file_archive is not None
         await world.node.file_archive.note_tree_removal(Address.root_of("MortalOfOld", "m"), folder)
 

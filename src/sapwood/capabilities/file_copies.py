@@ -89,7 +89,7 @@ class TreeFileCopies:
         asked for it.
         """
         named, databases = await asyncio.to_thread(_named, folder)
-        name = archive.new_folder()
+        name = archive.new_folder(root)
         if named:
             await archive.note_check(root, name)  # first: if this fails on the way, they are removed
         keys: dict[Path, dict[str, str]] = {path: {} for path in databases}

@@ -1,9 +1,9 @@
 """The larger files of agents in the archive: what their objects are called, and when they are removed.
 
 Each upload makes an object of its own, whose key has a random part, and no object is ever written over. So a late
-removal can never remove what was stored later, even if it is the same content. Each tree has a folder with a random
-name, which its root stores. So objects of a destroyed tree are not those of a tree that was created again under its
-name.
+removal can never remove what was stored later, even if it is the same content. Each tree has a folder, whose name has
+the id of the tree and a random part, and is stored by its root. So objects of a destroyed tree are not those of a tree
+that was created again under its name.
 
 Nothing is removed at once, as a restore to an earlier time may need it. A removal is noted in the archive, under its
 time, once it is durable that nothing names the objects. The node that looks after the archive removes them later.
@@ -98,9 +98,9 @@ class NodeFileArchive:
         """Return how many bytes an object has, or `None` if there is none."""
         return await self._archive.size(key)
 
-    def new_folder(self) -> str:
-        """Return a name for the folder of a tree that no other tree has or had."""
-        return new_id(self._random, 16)
+    def new_folder(self, root: Address) -> str:
+        """Return a name for a folder of a tree that nothing else has or had."""
+        return f"{tree_id(root)}/{new_id(self._random, 8)}"
 
     def new_key(self, folder: str, stem: str, digest: str) -> str:
         """Return a key for one upload of an agent, which no other upload has or had."""
@@ -140,6 +140,12 @@ async def note_tree_end(archive: Archive, end: Message, sequence: int) -> None:
     if end.is_end and end.objects:
         removal = Removal(root=end.root, at=end.at, prefixes=[tree_prefix(end.objects)])
         await note_removal(archive, removal, f"end{sequence}")
+
+
+async def note_undone(archive: Archive, root: Address, at: float) -> None:
+    """Note that a tree was set back: nothing may name the objects that were stored since."""
+    removal = Removal(root=str(root), at=at + RESTORE, prefixes=[f"{FILES}/{tree_id(root)}/"], is_checked=True)
+    await note_removal(archive, removal, f"undone{int(at)}")
 
 
 async def removals(archive: Archive, after: str = "", tree: str = "") -> AsyncIterator[tuple[str, Removal]]:

@@ -17,8 +17,8 @@ class FileArchive(Protocol):
     arriving: int
     """Bytes that are on their way to the disk of the node, as copies of files."""
 
-    def new_folder(self) -> str:
-        """Return a name for the folder of a tree that no other tree has or had."""
+    def new_folder(self, root: Address) -> str:
+        """Return a name for a folder of a tree that nothing else has or had."""
         ...
 
     def new_key(self, folder: str, stem: str, digest: str) -> str:

@@ -211,7 +211,7 @@ class TreeFiles(ABC):
         """Return the folder of the tree's files in the archive; the first call stores it."""
         name = folder_of(self.root)
         if name is None:
-            store_folder(self.root, name := archive.new_folder())
+            store_folder(self.root, name := archive.new_folder(self.address))
             self.ledger.grant()  # from now on, the folder on the disk does not tell the size of the tree
         return name
 
