@@ -58,6 +58,8 @@ class RestoredTree(NamedTuple):
     """The address that it has instead."""
     root: str = ""
     """Its address."""
+    objects: str = ""
+    """If it was destroyed, the folder of its larger files in the archive."""
 
 
 class File:
@@ -193,6 +195,7 @@ def put_together(
         is_end=last is not None and last.message.is_end,
         moved_to="" if last is None else last.message.moved_to,
         root=root,
+        objects="" if last is None else last.message.objects,
     )
     return TreeContent(done, {stem: file.page_size for stem, file in files.items()}, tail)
 

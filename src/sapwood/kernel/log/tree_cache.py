@@ -256,6 +256,7 @@ class Keeper:
             base=base,
             is_end=tail.is_end,
             moved_to=tail.moved_to,
+            objects=tail.objects,
         )
         data, digest = seal(message)
         entry = Entry(shard, tree, data, digest.hex(), replaces=True)
