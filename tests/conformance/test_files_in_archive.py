@@ -31,6 +31,7 @@ from sapwood.kernel.log.archive_files import (
 )
 from sapwood.kernel.node.backup import restore, verify
 from sapwood.kernel.node.tree_removal import TreeRemoval
+from sapwood.kernel.trees import deletion
 from sapwood.kernel.trees.tree import Tree
 from sapwood.testing import POINTS, World
 from sapwood.testing.memory_log import MemoryArchive
@@ -249,6 +250,26 @@ async def test_what_is_removed_by_two_tasks_at_once_is_free_for_the_tree_once(ar
         await asyncio.gather(*(actor.handle("note", archived.note_removals)[1] for _ in range(2)))
 
         assert sum(freed) == len(large())
+
+
+async def test_a_deletion_continues_when_the_archive_is_there_again(
+    archive: FaultyArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "AGAIN", 0.01)
+    async with running() as world:
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.put_below("a", large(1))
+        archive.is_down = True
+        await shelf.cut("a")
+        (tree,) = world.node.trees.values()
+        await until(lambda: not tree.deletions)
+        assert len(list(world.data.glob("trees/*/*.db"))) == 2
+        archive.is_down = False
+
+        await until(lambda: len(list(world.data.glob("trees/*/*.db"))) == 1)
+        await sweep(world, archive)
+
+        assert contents(archive) == []
 
 
 class Mortal(Shelf):

@@ -33,6 +33,8 @@ from sapwood.storage.marks import Marks
 log = logging.getLogger(__name__)
 
 PAGE = 200
+AGAIN = 60.0
+"""Seconds until a deletion continues that needs the archive, which is down."""
 
 
 def child_stem(parent_stem: str, generation: int) -> str:
@@ -61,6 +63,8 @@ class DeletionHost(Protocol):
     def address(self) -> Address: ...
 
     def stored_object_folder(self) -> str | None: ...
+
+    def delete_in_background(self, parent: Actor, generation: int, address: Address) -> asyncio.Task[None]: ...
 
     async def may_remove(self) -> None: ...
 
@@ -92,13 +96,18 @@ class Deletion:
         try:
             await self._remove(child_stem(owner.stem, generation))
         except _ArchiveDown as error:
-            # The tombstone stays: the next start of the parent continues.
-            log.warning("deletion continues when the parent starts again agent=%s error=%s", address, error)
+            # The tombstone stays: the next start of the parent continues, too.
+            log.warning("deletion continues later agent=%s error=%s", address, error)
+            self._yard.host.loop.call_later(AGAIN, self._continue, owner, generation, address)
             return
         await self._yard.host.gate.sync_folder(self._yard.folder)
         if not parent.removed:
             registry.forget(generation)
             self._yard.slices.commit()
+
+    def _continue(self, owner: Actor, generation: int, address: Address) -> None:
+        if owner.dropped is None:
+            self._yard.delete_in_background(owner, generation, address)
 
     async def _remove(self, stem: str) -> None:
         database = self._yard.database(stem, self._yard.host.settings.limits)
