@@ -154,12 +154,14 @@ class ArchivedFiles:
         self._uploading: set[str] = set()
         """The keys of uploads that go on."""
         self._fetches: dict[str, Fetch] = {}
+        self._wrong: set[str] = set()
+        """The keys of objects whose content was found to be another one."""
 
     # Uploads
 
     async def has(self, row: FileRow) -> bool:
         """Return whether the archive has what a row names. If that cannot be known now, it has."""
-        if row.object is None:
+        if row.object is None or row.object in self._wrong:
             return False
         try:
             return await self._archive.size(row.object) == row.size
@@ -251,6 +253,7 @@ class ArchivedFiles:
     def drop_copy(self, row: FileRow) -> Unavailable | None:
         """Remove a copy that is damaged, and return the error to raise; `None` if the archive has to be to blame."""
         if self._folder.size_of(row.digest) is None:
+            self._wrong.update([] if row.object is None else [row.object])
             return None
         self._folder.remove(row.digest)
         return Unavailable(f"The copy of the file {row.digest} on this node was damaged and is removed. Read it again.")
@@ -306,6 +309,7 @@ class ArchivedFiles:
             self._archive.arriving -= len(piece)
             fetch.advance(place)
         if digest.hexdigest() != row.digest:
+            self._wrong.add(key)
             raise self._damaged(row, "its content in the archive does not have its digest")
         await to_the_end(self._folder.sync, fetch.part)
         if self._is_named(row.digest):
