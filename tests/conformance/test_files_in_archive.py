@@ -17,7 +17,6 @@ from tests.conformance.test_files import ACTS, Shelf, blobs, large
 from tests.conformance.worlds import asleep, until
 
 from sapwood import App, NotFound, Unavailable, agent
-from sapwood.address import Address
 from sapwood.capabilities.archived_files import COPY_RESERVE
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import SapwoodError, StoredDataError
@@ -25,7 +24,9 @@ from sapwood.kernel.log.archive_files import (
     FILES,
     REMOVALS,
     RESTORE,
+    Removal,
     check_later_removals,
+    note_removal,
     removals,
     sweep_removals,
 )
@@ -671,8 +672,8 @@ async def test_files_of_a_tree_that_has_another_address_now_stay_although_it_was
         await (await world.get_agent(Renamed, "m")).put(large())
         (key,) = archive.files
         folder = "/".join(key.split("/")[1:3])
-        assert world.node.file_archive is not None
-        await world.node.file_archive.note_tree_removal(Address.root_of("MortalOfOld", "m"), folder)
+        removal = Removal(root="MortalOfOld:m", at=world.clock.now(), prefixes=[f"{FILES}/{folder}/"])
+        await note_removal(archive, removal, "end1")
 
         await check_later_removals(archive, 0.0)
         await sweep(world, archive)
@@ -729,7 +730,7 @@ async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too
         shelf = await world.get_agent(Shelf, "s")
         await shelf.delete(file)
         await noted(world)
-        await world.clock.advance(history / 2 + 10)
+        await world.clock.advance(history / 2 + RESTORE + 10)
         await sweep_now()
         assert contents(archive) == [large()]
         await world.clock.advance(history)

@@ -90,8 +90,7 @@ class TreeFileCopies:
         """
         named, databases = await asyncio.to_thread(_named, folder)
         name = archive.new_folder(root)
-        if named:
-            await archive.note_check(root, name)  # first: if this fails on the way, they are removed
+        await archive.note_check(root)  # first: if this fails on the way, they are removed
         keys: dict[Path, dict[str, str]] = {path: {} for path in databases}
         for file in named:
             if not await asyncio.to_thread(file.path.exists):

@@ -67,7 +67,7 @@ _decode = msgspec.msgpack.Decoder(Removal).decode
 
 
 def tree_prefix(folder: str) -> str:
-    """Return how the keys of a tree's files begin."""
+    """Return how the keys of the files in a folder of a tree begin; `folder` may be the id of the tree, for all."""
     return f"{FILES}/{folder}/"
 
 
@@ -110,14 +110,9 @@ class NodeFileArchive:
         """Note that nothing names these objects since a time."""
         await self.note(Removal(root=str(root), at=at, keys=list(keys)))
 
-    async def note_check(self, root: Address, folder: str) -> None:
-        """Note that a restore may leave objects in this folder that nothing names."""
-        at = self._clock.now() + RESTORE
-        await self.note(Removal(root=str(root), at=at, prefixes=[tree_prefix(folder)], is_checked=True))
-
-    async def note_tree_removal(self, root: Address, folder: str) -> None:
-        """Note that nothing names the objects in this folder any more."""
-        await self.note(Removal(root=str(root), at=self._clock.now(), prefixes=[tree_prefix(folder)]))
+    async def note_check(self, root: Address) -> None:
+        """Note that a restore may leave objects of a tree that nothing names."""
+        await note_check(self._archive, root, self._clock.now(), new_id(self._random, 8))
 
     async def note_agent_removal(self, root: Address, folder: str, stem: str) -> None:
         """Note that an agent was deleted."""
@@ -142,10 +137,10 @@ async def note_tree_end(archive: Archive, end: Message, sequence: int) -> None:
         await note_removal(archive, removal, f"end{sequence}")
 
 
-async def note_undone(archive: Archive, root: Address, at: float) -> None:
-    """Note that a tree was set back: nothing may name the objects that were stored since."""
-    removal = Removal(root=str(root), at=at + RESTORE, prefixes=[f"{FILES}/{tree_id(root)}/"], is_checked=True)
-    await note_removal(archive, removal, f"undone{int(at)}")
+async def note_check(archive: Archive, root: Address, at: float, id: str) -> None:
+    """Note that a tree is restored or set back now: it may have objects that nothing names then."""
+    removal = Removal(root=str(root), at=at + RESTORE, prefixes=[tree_prefix(tree_id(root))], is_checked=True)
+    await note_removal(archive, removal, id)
 
 
 async def removals(archive: Archive, after: str = "", tree: str = "") -> AsyncIterator[tuple[str, Removal]]:

@@ -25,7 +25,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import FolderInUse, NotFound, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.log.archive_objects import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
-from sapwood.kernel.log.records import ChainBroken, program, tree_id
+from sapwood.kernel.log.records import program, tree_id
 from sapwood.kernel.log.restore import TreeContent, put_together, write
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.values import pack
@@ -343,22 +343,9 @@ async def _copied(node: Node, root: Address, source: Path, copier: Copier) -> Pa
 
 
 async def _replace(node: Node, root: Address, half: Path) -> None:
-    archive = node.file_archive
-    folder = None if archive is None else await _object_folder(node, root)
-    if archive is not None and folder is not None:
-        await archive.note_check(root, folder)  # first: a crash must not leave what is replaced in the archive
+    if node.file_archive is not None:
+        await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
     await node.removal.replace(root, half, Unavailable(f"{root} is being restored from a backup."))
-    if archive is not None and folder is not None:
-        with suppress(Unavailable):
-            await archive.note_tree_removal(root, folder)
-
-
-async def _object_folder(node: Node, root: Address) -> str | None:
-    """Return the folder of a tree's files in the archive, as the tree is now; `None` if it has none."""
-    try:
-        return (await node.loader.load(root, only_files=True)).stored_object_folder()
-    except ChainBroken:
-        return None
 
 
 async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: Path, copier: Copier) -> None:

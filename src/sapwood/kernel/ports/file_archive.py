@@ -41,12 +41,8 @@ class FileArchive(Protocol):
         """Note that nothing names these objects since a time: after `Settings.history`, they are removed."""
         ...
 
-    async def note_check(self, root: Address, folder: str) -> None:
-        """Note that a restore may leave objects in this folder that nothing names: later, they are looked for."""
-        ...
-
-    async def note_tree_removal(self, root: Address, folder: str) -> None:
-        """Note that nothing names the objects in this folder any more."""
+    async def note_check(self, root: Address) -> None:
+        """Note that a restore may leave objects of a tree that nothing names: later, they are looked for."""
         ...
 
     async def note_agent_removal(self, root: Address, folder: str, stem: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import Unavailable, UsageError
-from sapwood.kernel.log.archive_files import check_later_removals, note_undone
+from sapwood.kernel.log.archive_files import check_later_removals, note_check
 from sapwood.kernel.log.archive_objects import (
     ENDED,
     MARKS,
@@ -424,7 +424,7 @@ class _Put:
             self._result.lost[tree] = str(error)
         undone = unseal(Record(tree, last.sequence, last.data))
         root = Address.parse(undone.message.root)
-        await note_undone(self._archive, root, self._clock.now())
+        await note_check(self._archive, root, self._clock.now(), f"undone{last.sequence}")
         message = Message(
             root=str(root),
             epoch=undone.message.epoch,
