@@ -98,9 +98,9 @@ async def test_what_was_stored_after_the_time_that_a_cluster_is_set_back_to_is_r
 
     async with cluster.node("b", archive) as app:
         assert len([key async for key in objects.keys("files/")]) == 3
-        keeper = app._node.keeper
-        assert keeper is not None
-        await sweep_removals(objects, time.time() + 100 * 86400, keeper.trees.named)
+        assert app._node is not None
+        assert app._node.keeper is not None
+        await sweep_removals(objects, time.time() + 100 * 86400, app._node.keeper.trees.named)
 
         (left,) = [key async for key in objects.keys("files/")]
         assert left.endswith(file.digest)

@@ -40,8 +40,8 @@ NAMED_OBJECTS = b"sapwood_objects"
 """Is in every database that names objects of files."""
 RESTORE = 86400.0
 """Seconds that the restore of a tree may take."""
-BATCH = 1000
-"""Objects that are removed with one request."""
+BATCH = 20_000
+"""Objects that are looked for in a tree at once."""
 
 Named = Callable[[Address, Sequence[str]], Awaitable[Collection[str]]]
 """Returns which of these keys a tree names now; none if there is no such tree."""
