@@ -126,6 +126,8 @@ async def test_a_bucket_that_is_not_there_is_named() -> None:
         await archive.get("key")
     with pytest.raises(Unavailable, match="the bucket does not exist"):
         await archive.put("key", b"", only_new=True)
+    with pytest.raises(Unavailable, match="the bucket does not exist"):
+        await archive.size("key")
 
 
 @pytest.mark.usefixtures("told")

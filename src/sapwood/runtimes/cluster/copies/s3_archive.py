@@ -172,6 +172,7 @@ class ObjectArchive:
         try:
             return int((await self._ask(head_async(self._store, key)))["size"])
         except FileNotFoundError:
+            await self.get_range(key, 0, 1)  # unlike this answer, its own tells whether the bucket is missing
             return None
 
     async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
