@@ -16,6 +16,7 @@ from tests.machine import patience
 from tests.unit.logged_trees import LoggedTree, Place, a_root, contents, shard
 
 from sapwood.errors import Unavailable
+from sapwood.kernel.log import idle_trees
 from sapwood.kernel.log.archive_objects import ENDED, ENDS, MARKS, SNAPSHOTS, handed_key, sweep_ended, sweep_handed
 from sapwood.kernel.log.idle_trees import SWEEPER
 from sapwood.kernel.log.local_copy import CLEAN
@@ -728,6 +729,32 @@ async def test_ten_megabytes_are_restored_from_a_snapshot_and_what_came_after_it
     await place.keeper.bring(ROOT, place.folder_of(ROOT))
 
     assert contents(place.folder_of(ROOT)) == contents(tree.folder)
+
+
+async def test_no_tree_waits_to_be_parked_until_the_archive_is_swept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.timings = Timings(snapshot_interval=0.01)
+    place = world.node("a", park_after=0.05)
+    place.owned[SWEEPER] = Epoch(1, world.log.own(SWEEPER))
+    begun = asyncio.Event()
+
+    async def sweep_removals(*what: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(idle_trees, "sweep_removals", sweep_removals)
+    tree = await place.open(ROOT)
+    trees = [tree]
+    place.keeper.look_after(lambda: trees, lambda: [SHARD], 1)
+    async with asyncio.timeout(patience()):
+        await begun.wait()
+        tree.database().execute("CREATE TABLE rows (id INTEGER PRIMARY KEY)")
+        await place.close(tree)
+        trees.clear()
+        while world.records():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+    await place.keeper.close()
 
 
 async def test_what_was_handed_over_and_left_behind_is_swept(world: World) -> None:

@@ -67,20 +67,38 @@ class IdleTrees:
         self._idle.pop(tree, None)
 
     async def run(self, open_trees: Callable[[], Collection[str]], owned: Callable[[], Collection[int]]) -> None:
-        """Park trees at intervals, and sweep what other nodes left behind. Does not return."""
+        """Park trees at intervals. Does not return."""
         while True:
-            await asyncio.sleep(min(max(self.park_after / 4, self._timings.snapshot_interval / 4), 60.0))
+            await asyncio.sleep(self._pause)
             try:
                 await self.sweep(open_trees(), owned())
-                if self._epoch_of(SWEEPER) is not None and asyncio.get_running_loop().time() >= self._next_leftovers:
-                    self._next_leftovers = asyncio.get_running_loop().time() + LEFTOVERS
-                    await sweep_handed(self._archive, self._clock.now() - self._timings.handover_expiry)
-                    await sweep_ended(self._archive, self._clock.now() - self._history)
-                    await sweep_removals(self._archive, self._clock.now() - self._history, self._named)
             except SapwoodError as error:
                 log.warning("parking idle trees failed: %s", error)
             except Exception:
                 log.exception("parking idle trees failed")
+
+    async def run_leftovers(self) -> None:
+        """Sweep at intervals what other nodes, and trees and files that are gone, left behind. Does not return.
+
+        It may take long, so no tree waits for it.
+        """
+        while True:
+            await asyncio.sleep(self._pause)
+            if self._epoch_of(SWEEPER) is None or asyncio.get_running_loop().time() < self._next_leftovers:
+                continue
+            self._next_leftovers = asyncio.get_running_loop().time() + LEFTOVERS
+            try:
+                await sweep_handed(self._archive, self._clock.now() - self._timings.handover_expiry)
+                await sweep_ended(self._archive, self._clock.now() - self._history)
+                await sweep_removals(self._archive, self._clock.now() - self._history, self._named)
+            except SapwoodError as error:
+                log.warning("sweeping the archive failed: %s", error)
+            except Exception:
+                log.exception("sweeping the archive failed")
+
+    @property
+    def _pause(self) -> float:
+        return min(max(self.park_after / 4, self._timings.snapshot_interval / 4), 60.0)
 
     async def sweep(self, open_trees: Collection[str], owned: Collection[int]) -> int:
         """Park the trees of these shards that were closed for long enough; return their number.

@@ -318,6 +318,7 @@ class Keeper:
         self._begin(self._look(open_trees, owned, streams))
         self._begin(self._sweep_copies(open_trees, folder))
         self._begin(self.idle_trees.run(lambda: {tree_id(one.address) for one in open_trees()}, owned))
+        self._begin(self.idle_trees.run_leftovers())
 
     async def close(self) -> None:
         """Stop what `look_after` began."""
