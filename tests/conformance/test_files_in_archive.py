@@ -17,6 +17,7 @@ from tests.conformance.test_files import ACTS, Shelf, blobs, large
 from tests.conformance.worlds import asleep, until
 
 from sapwood import App, NotFound, Unavailable, agent
+from sapwood.address import Address
 from sapwood.capabilities.archived_files import COPY_RESERVE
 from sapwood.capabilities.files import FileStore
 from sapwood.errors import SapwoodError, StoredDataError
@@ -30,6 +31,7 @@ from sapwood.kernel.log.archive_files import (
     removals,
     sweep_removals,
 )
+from sapwood.kernel.log.records import tree_id
 from sapwood.kernel.node.backup import restore, verify
 from sapwood.kernel.node.tree_removal import TreeRemoval
 from sapwood.kernel.trees import deletion
@@ -661,9 +663,7 @@ async def test_files_of_a_destroyed_tree_are_removed_also_after_the_cluster_was_
         assert contents(archive) == []
 
 
-async def test_files_of_a_tree_that_has_another_address_now_stay_although_it_was_once_destroyed(
-    archive: FaultyArchive,
-) -> None:
+async def test_files_of_a_tree_are_found_by_each_address_that_it_had(archive: FaultyArchive, tmp_path: Path) -> None:
     @agent(type="MortalOfToday", aliases=("MortalOfOld",))
     class Renamed(Shelf):
         """An agent whose class had another name."""
@@ -677,7 +677,12 @@ async def test_files_of_a_tree_that_has_another_address_now_stay_although_it_was
 
         await check_later_removals(archive, 0.0)
         await sweep(world, archive)
+        assert contents(archive) == [large()]
 
+        archive.objects[f"{FILES}/{tree_id(Address.root_of('MortalOfOld', 'm'))}/0/root/1-2"] = b"of a former life"
+        await world.app.backup(tmp_path / "copy")
+        await world.app.restore(tmp_path / "copy")
+        await sweep(world, archive)
         assert contents(archive) == [large()]
 
 

@@ -24,6 +24,7 @@ from sapwood.clock import Clock
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actors.objects_table import OBJECTS
 from sapwood.kernel.log.records import Message, tree_id
+from sapwood.kernel.marshal.agent_class import all_classes
 from sapwood.kernel.ports.log import Archive
 from sapwood.randomness import Random, new_id
 from sapwood.storage.file_reader import reading
@@ -139,17 +140,29 @@ async def note_tree_end(archive: Archive, end: Message, sequence: int) -> None:
 
 async def note_check(archive: Archive, root: Address, at: float, id: str) -> None:
     """Note that a tree is restored or set back now: it may have objects that nothing names then."""
-    removal = Removal(root=str(root), at=at + RESTORE, prefixes=[tree_prefix(tree_id(root))], is_checked=True)
-    await note_removal(archive, removal, id)
+    prefixes = [tree_prefix(tree_id(one)) for one in addresses_of(root)]
+    await note_removal(archive, Removal(root=str(root), at=at + RESTORE, prefixes=prefixes, is_checked=True), id)
 
 
-async def removals(archive: Archive, after: str = "", tree: str = "") -> AsyncIterator[tuple[str, Removal]]:
+def addresses_of(root: Address) -> list[Address]:
+    """Return the address of a tree, and those that it had or has instead, as far as this program knows."""
+    (step,) = root.segments
+    types = {step.type: None}
+    for kind in all_classes():
+        if step.type in kind.type_ids:
+            types.update(dict.fromkeys(kind.type_ids))
+    return [Address.root_of(one, step.name) for one in types]
+
+
+async def removals(
+    archive: Archive, after: str = "", trees: Collection[str] = ()
+) -> AsyncIterator[tuple[str, Removal]]:
     """Return the removals that are noted, in the order of time; one that cannot be read is left, and logged.
 
-    `after`: only those after this key. `tree`: only those of this tree.
+    `after`: only those after this key. `trees`: only those of these trees.
     """
     async for key in archive.keys(f"{REMOVALS}/", after):
-        if (name := NOTE.fullmatch(key)) is None or tree not in ("", name[2]):
+        if (name := NOTE.fullmatch(key)) is None or (trees and name[2] not in trees):
             continue
         data = await archive.get(key)
         try:
@@ -196,7 +209,7 @@ async def _left(archive: Archive, key: str, removal: Removal, batch: Sequence[st
     """Return which objects of a removal stay: those that the tree names, and those that a later removal is about."""
     root = Address.parse(removal.root)
     left = set(await named(root, batch))
-    async for _, later in removals(archive, key, tree_id(root)):
+    async for _, later in removals(archive, key, {tree_id(one) for one in addresses_of(root)}):
         keys, prefixes = set(later.keys), tuple(later.prefixes)
         left.update(one for one in batch if one in keys or one.startswith(prefixes))
     return left

@@ -11,12 +11,11 @@ from typing import Protocol
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
-from sapwood.kernel.log.archive_files import named_in
+from sapwood.kernel.log.archive_files import addresses_of, named_in
 from sapwood.kernel.log.archive_objects import MARKS, last_mark
 from sapwood.kernel.log.records import ChainBroken, tree_id
 from sapwood.kernel.log.repair import Read, heal
 from sapwood.kernel.log.restore import TreeContent, read_tree
-from sapwood.kernel.marshal.agent_class import all_classes
 from sapwood.kernel.ports.log import Archive, Differ, FencedLog, Record
 from sapwood.kernel.ports.shards import SHARDS, shard_of
 from sapwood.timings import DEFAULTS, Timings
@@ -109,12 +108,9 @@ class ClusterReader:
         return state if state is not None and state.files else None
 
     async def named(self, root: Address, keys: Sequence[str]) -> set[str]:
-        """Return which of these objects of files a tree names; none if there is no such tree.
-
-        It may have another address now, since its class got another type id.
-        """
+        """Return which of these objects of files a tree names, whatever its address is now; none if there is none."""
         named: set[str] = set()
-        for one in [root, *_successors(root)]:
+        for one in addresses_of(root):
             if (state := await self.tree(one)) is not None:
                 named |= await asyncio.to_thread(named_in, state.files, keys)
         return named
@@ -151,9 +147,3 @@ class ClusterReader:
                 continue
             if state is not None:
                 yield state
-
-
-def _successors(root: Address) -> list[Address]:
-    """Return the addresses that a tree may have instead, as far as this program knows."""
-    (step,) = root.segments
-    return [Address.root_of(kind.type, step.name) for kind in all_classes() if step.type in kind.aliases]
