@@ -90,7 +90,8 @@ class TreeFileCopies:
         """
         named, databases = await asyncio.to_thread(_named, folder)
         name = archive.new_folder(root)
-        await archive.note_check(root)  # first: if this fails on the way, they are removed
+        if named:
+            await archive.note_check(root)  # first: if this fails on the way, they are removed
         keys: dict[Path, dict[str, str]] = {path: {} for path in databases}
         for file in named:
             if not await asyncio.to_thread(file.path.exists):

@@ -24,8 +24,9 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import FolderInUse, NotFound, StoredDataError, Unavailable, UsageError
+from sapwood.kernel.actors.objects_table import folder_of
 from sapwood.kernel.log.archive_objects import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
-from sapwood.kernel.log.records import program, tree_id
+from sapwood.kernel.log.records import ChainBroken, program, tree_id
 from sapwood.kernel.log.restore import TreeContent, put_together, write
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.values import pack
@@ -343,9 +344,17 @@ async def _copied(node: Node, root: Address, source: Path, copier: Copier) -> Pa
 
 
 async def _replace(node: Node, root: Address, half: Path) -> None:
-    if node.file_archive is not None:
+    if node.file_archive is not None and await _may_have_objects(node, root):
         await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
     await node.removal.replace(root, half, Unavailable(f"{root} is being restored from a backup."))
+
+
+async def _may_have_objects(node: Node, root: Address) -> bool:
+    """Return whether a tree, as it is now, may have files in the archive."""
+    try:
+        return folder_of((await node.loader.load(root, only_files=True)).root) is not None
+    except (ChainBroken, StoredDataError):
+        return True
 
 
 async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: Path, copier: Copier) -> None:

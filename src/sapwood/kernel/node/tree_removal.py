@@ -119,7 +119,7 @@ class TreeRemoval:
             await self._node.gate.sync_folder(tree.folder.parent)
             await self._node.gate.flushed(root)
             if not self._is_ours(tree):
-                raise Moved(root)  # and nothing of it was stored
+                raise Moved(root)  # to do it again is safe, also if the log has it
         finally:
             if self._is_ours(tree):
                 self._loader.put_away(tree)
