@@ -33,6 +33,8 @@ AT_ONCE = 20
 """Rows that one statement writes."""
 KEPT_FREE, LEAST_FREE = 8, 32 * 1024
 """Records leave an eighth of the database's limit to the agent, and at least so many bytes."""
+SELDOM, SMALL = 16, 16 * 1024
+"""While there is room for so many writes of so many bytes, the database is not measured before each of them."""
 SHORTEST_WAIT = 0.001
 """Seconds that a request waits and that are recorded."""
 SWEPT_AFTER = 64
@@ -95,6 +97,8 @@ class Spans:
         """Whether the incarnation has its row."""
         self._is_full = False
         """Whether the log has that records are left out."""
+        self._unmeasured = 0
+        """How often records may still be written before the database is measured again."""
         self._ended_works = SWEPT_AFTER - 1
         """How much work has ended since old records were deleted."""
         self.after_sweep: list[Callable[[], None]] = []
@@ -329,8 +333,13 @@ class Spans:
 
     def have_room(self, size: int) -> bool:
         """Return whether so many bytes more may be recorded: records never fill a database so that its agent fails."""
+        if self._unmeasured and size <= SMALL:
+            self._unmeasured -= 1
+            return True
         limit = self._database.max_bytes
-        if self._database.has_room(size, limit - max(limit // KEPT_FREE, LEAST_FREE)):
+        usable = limit - max(limit // KEPT_FREE, LEAST_FREE)
+        if self._database.has_room(size, usable):
+            self._unmeasured = SELDOM if self._database.has_room(SELDOM * SMALL, usable) else 0
             return True
         if not self._is_full:
             self._is_full = True

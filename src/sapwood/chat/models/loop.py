@@ -164,18 +164,20 @@ class PydanticLoop:
         model = _telling()(turn.model, said, asked) if is_plain else None
         given = None if is_plain else HistoryCopy(history)
         messages = history if given is None else given.messages
-        async with self._run(turn, messages, model=model, cancellation_token=token) as run:
-            provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
-            node = run.next_node
-            while not Agent.is_model_request_node(node):
-                node = await run.next(node)
-            async with node.stream(run.ctx) as events:
-                try:
-                    async for event in events:
+        stream: Any = None
+        try:
+            async with self._run(turn, messages, model=model, cancellation_token=token) as run:
+                provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
+                node = run.next_node
+                while not Agent.is_model_request_node(node):
+                    node = await run.next(node)
+                async with node.stream(run.ctx) as stream:
+                    async for event in stream:
                         said(event)
-                finally:
-                    used(ModelRequestUsage.of(events.response, turn.asked, turn.prices))
-            response: ModelResponse = run.all_messages()[-1]
+                response: ModelResponse = run.all_messages()[-1]
+        finally:
+            if stream is not None:  # after all awaits: what was used is committed with the response
+                used(ModelRequestUsage.of(stream.response, turn.asked, turn.prices))
         if given is not None and (changes := given.changes()):
             rewritten(changes)
         _check_end(response)

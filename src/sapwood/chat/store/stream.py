@@ -66,12 +66,20 @@ class ChatStream:
         self._listeners: dict[int, list[asyncio.Queue[bytes | None]]] = {}
         """Those without a socket, by the turn that they hear."""
         self.on_chunk: Callable[[Chunk], None] | None = None
+        self._empty_since: int | None = None
+        """How many slices had been undone when nothing was stored of any turn; `None`: something may be."""
+        self._goes_without_trace: int | None = None
+        """The turn of which nothing is stored after its end, nor of any other, if nothing was when it began."""
 
     def begin(self, row: TurnRow) -> None:
         """Begin to stream a turn, or continue it: what its last step had streamed and not finished is forgotten."""
         self.active = row
-        self._forget("stream < ?", row.number)
-        last = self._last(row.number)
+        last, is_empty = -1, self._empty_since == self._db.undone
+        if not is_empty:
+            self._forget("stream < ?", row.number)
+            last = self._last(row.number)
+            is_empty = last < 0 and not self._db.execute("SELECT 1 FROM sapwood_chunks LIMIT 1")
+        self._goes_without_trace = row.number if is_empty and row.run is None and row.replay_seconds is None else None
         self._last_step = -1 if last < 0 else inf
         self._seq = max(row.next_seq, last + 1)
         if row.run is None:
@@ -82,6 +90,8 @@ class ChatStream:
     def forget(self, number: int) -> None:
         """Forget what a turn has streamed: its message is whole."""
         self._forget("stream = ?", number)
+        if number == self._goes_without_trace:
+            self._empty_since = self._db.undone
 
     def forget_others(self) -> None:
         """Forget what is stored of all turns but the one that streams now."""
@@ -216,6 +226,7 @@ class ChatStream:
 
     def _store(self, number: int, first: int, step: int, texts: Sequence[bytes]) -> float:
         """Store chunks; return when that was."""
+        self._empty_since = None
         body, now = (b"[" + b",".join(texts) + b"]").decode(), self._actor.host.clock.now()
         self._db.execute("INSERT INTO sapwood_chunks VALUES (?, ?, ?, ?, ?)", number, first, step, now, body)
         self._last_step = max(self._last_step, step)
