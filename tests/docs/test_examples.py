@@ -123,6 +123,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["choice: Order 17", "form: How much, and why?", "text: What do we", "written: Sorry about that!"],
         ["written: Sorry about that!"],
     ),
+    "tailor.py": (["Which color? green, gray\nThe coat will be green."], ["The coat will be green."]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
