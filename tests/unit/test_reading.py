@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.unit.helpers import a_database
 
-from sapwood.errors import MigrationFailed, StoredDataError
+from sapwood.errors import MigrationFailed, StoredDataError, Unavailable
 from sapwood.storage.file_reader import reading
 from sapwood.storage.image import empty_image
 from sapwood.storage.migrations import Schema, Script, of_user
@@ -40,6 +41,27 @@ def test_what_is_only_in_the_log_is_read_and_stays_there(path: Path) -> None:
         assert list(file.rows(TITLES)) == [("Emma",)]
 
     assert beside(path) == before
+
+
+def test_many_that_read_one_file_at_once_wait_for_each_other_and_not_for_ever(path: Path) -> None:
+    def read(_: int) -> list[tuple[str]]:
+        found: list[tuple[str]] = []
+        for _ in range(100):
+            with reading(path, busy_timeout=10.0) as file:
+                found += file.rows(TITLES)
+        return found
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(read, range(3))) == [[("Emma",)] * 100] * 3
+
+
+def test_a_file_that_stays_open_elsewhere_is_refused_after_the_timeout(path: Path) -> None:
+    with (
+        reading(path),
+        pytest.raises(Unavailable, match=r"a\.db is locked by another process"),
+        reading(path, busy_timeout=0.01),
+    ):
+        pass
 
 
 def test_without_a_log_nothing_appears_beside_the_file(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import tempfile
+import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,23 +117,35 @@ def reading(path: Path, busy_timeout: float = 0.0) -> Generator[FileReader, None
 
     `busy_timeout`: seconds to wait for another process or thread that reads it; then `Unavailable`.
     """
+    until = time.monotonic() + busy_timeout
     with contextlib.ExitStack() as stack:
+        while (found := _opened(path, stack)) is None:
+            if time.monotonic() >= until:
+                raise Unavailable(f"The database {path.name} is locked by another process.")
+            # Two that wait with their connections open would wait for each other.
+            time.sleep(random.uniform(0.001, 0.05))
+        yield found
+
+
+def _opened(path: Path, stack: contextlib.ExitStack) -> FileReader | None:
+    """Open the database at `path`; `None` if another process or thread has it open."""
+    with contextlib.ExitStack() as attempt:
         try:
             version = stored_version(path)
-            connection = _open(path, stack)
-            stack.callback(connection.close, True)
-            connection.set_busy_timeout(int(busy_timeout * 1000))
+            connection = _open(path, attempt)
+            attempt.callback(connection.close, True)
             if not has_checksums(connection):
                 raise StoredDataError(f"The database cannot be opened: {NO_CHECKSUMS}.")
             found = FileReader(connection, path)
             if (how := _loss(path, connection, version)) is not None:
                 raise StoredDataError(f"The database is damaged: {how}.")
-        except apsw.BusyError as error:
-            raise Unavailable(f"The database {path.name} is locked by another process.") from error
+        except (apsw.BusyError, Unavailable):
+            return None
         except (apsw.Error, OSError) as error:
             raise StoredDataError(f"The database cannot be opened: {error}.") from error
-        stack.callback(found.close)
-        yield found
+        attempt.callback(found.close)
+        stack.push(attempt.pop_all())
+        return found
 
 
 def _loss(path: Path, connection: apsw.Connection, version: int) -> str | None:
