@@ -2,5 +2,6 @@
 
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.mcp_server import Mcp
 
-__all__ = ["Adapter", "Exchange", "Place"]
+__all__ = ["Adapter", "Exchange", "Mcp", "Place"]

@@ -36,7 +36,7 @@ class Adapter:
 
     paths: ClassVar[tuple[str, ...]] = ()
     """The paths below an agent that it answers, such as `/ag-ui`."""
-    roots: ClassVar[tuple[str, ...]] = ()
+    roots: tuple[str, ...] = ()
     """The paths of the server that it answers, with everything below them, such as `/v1`. See `locate`."""
     agents: ClassVar[tuple[type[Agent[Any]], ...]] = ()
     """Root classes of its own. No client reaches them by their URL."""

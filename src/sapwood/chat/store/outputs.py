@@ -28,6 +28,10 @@ class Output:
 
         return TypeAdapter(self._type)
 
+    def schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the output; `None` if it is text, or of any type."""
+        return None if self._type in (Any, str) else self._adapter.json_schema(mode="serialization")
+
     def read(self, text: str) -> Any:
         """Return the output from JSON; `InvalidResult` if it is not of this type."""
         value = msgspec.json.decode(text)

@@ -29,8 +29,12 @@ Mode = Literal["validation", "serialization"]
 @functools.cache
 def method_list(kind: AgentClass) -> bytes:
     """Return the methods of a class that clients may call, inherited ones included, as JSON."""
-    described = [_described(method) for method in kind.methods.values() if method.is_exposed and _is_callable(method)]
-    return msgspec.json.encode(MethodList(described))
+    return msgspec.json.encode(MethodList([described(method) for method in callable_methods(kind)]))
+
+
+def callable_methods(kind: AgentClass) -> list[Method]:
+    """Return the methods of a class that clients may call, inherited ones included."""
+    return [one for one in kind.methods.values() if one.is_exposed and _is_callable(one)]
 
 
 def schema_of(annotation: Any) -> dict[str, Any]:
@@ -44,7 +48,8 @@ def _is_callable(method: Method) -> bool:
     return not any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in method.signature.parameters)
 
 
-def _described(method: Method) -> ExposedMethod:
+def described(method: Method) -> ExposedMethod:
+    """Return the description of a method for clients."""
     signature = method.signature
     places = [p for p in signature.parameters if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
     names = [p.name for p in places]
@@ -63,11 +68,12 @@ def _described(method: Method) -> ExposedMethod:
         parameters=_without_defaults(parameters | definitions),
         variadic=variadic,
         streams=method.streams,
-        result=_result(signature.returned) if "return" in signature.hints else None,
+        result=result_schema(signature.returned) if "return" in signature.hints else None,
     )
 
 
-def _result(annotation: Any) -> dict[str, Any]:
+def result_schema(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of results that are written as this type."""
     (schema,), definitions = _schemas([annotation], "serialization")
     return _without_defaults(schema | definitions)
 

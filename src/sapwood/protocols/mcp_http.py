@@ -1,0 +1,183 @@
+"""One request of MCP over Streamable HTTP, answered inside the desk: as JSON, or as a stream once there is news."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import msgspec
+from mcp.server.connection import Connection
+from mcp.server.runner import modern_error_data, serve_one
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp.shared.transport_context import TransportContext
+from starlette.responses import Response
+
+from sapwood.protocols.mcp_calls import Caller
+from sapwood.runs.execution.contract import CANCELLED
+
+log = logging.getLogger(__name__)
+
+PING = 15.0
+"""Seconds without news after which a stream has a comment, so that no proxy closes it."""
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+@dataclass
+class OneRequest:
+    """What the `mcp` package is told of a request: it cannot send requests of its own."""
+
+    request_id: Any
+    headers: Mapping[str, str]
+    message_metadata: Any = None
+    can_send_request: bool = False
+    cancel_requested: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def transport(self) -> TransportContext:
+        return TransportContext(kind="streamable-http", can_send_request=False, headers=self.headers)
+
+    async def send_raw_request(self, method: str, params: Any, opts: Any = None) -> dict[str, Any]:
+        raise NoBackChannelError(method)
+
+    async def notify(self, method: str, params: Any, opts: Any = None) -> None:
+        """Send nothing: what is told during a request is told by its `Caller`."""
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Send nothing, in the same way."""
+
+
+class Exchanged(Response):
+    """The response to one request. Its work is done while it is sent, inside the desk."""
+
+    def __init__(
+        self, work: Callable[[Exchanged], Awaitable[dict[str, Any]]], id: Any, *, on_lost: Callable[[], None] | None
+    ) -> None:
+        super().__init__()
+        self._work, self._id, self._on_lost = work, id, on_lost
+        self.headers_of_json: dict[str, str] = {}
+        self._send: Send | None = None
+        self._is_stream = False
+        self._lock = anyio.Lock()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Do the work, tell what happens, and answer."""
+        self._send = send
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch, receive, group.cancel_scope)
+            group.start_soon(self._ping)
+            message = await _outcome(self._id, self._work(self))
+            async with self._lock:
+                await self._answer(scope, receive, message)
+            group.cancel_scope.cancel()
+
+    async def tell(self, message: Mapping[str, Any], id: str | None = None) -> None:
+        """Send a message before the answer."""
+        async with self._lock:
+            await self._write(_event(message, id))
+
+    async def mark(self, id: str) -> None:
+        """Send the id that a client which lost the connection continues from."""
+        async with self._lock:
+            await self._write(f"id: {id}\nretry: 500\ndata: \n\n".encode())
+
+    async def _ping(self) -> None:
+        while True:
+            await anyio.sleep(PING)
+            async with self._lock:
+                await self._write(b": ping\n\n")
+
+    async def _write(self, text: bytes) -> None:
+        assert self._send is not None
+        if not self._is_stream:
+            self._is_stream = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        await self._send({"type": "http.response.body", "body": text, "more_body": True})
+
+    async def _answer(self, scope: Any, receive: Receive, message: dict[str, Any]) -> None:
+        assert self._send is not None
+        if self._is_stream:
+            await self._send({"type": "http.response.body", "body": _event(message, None), "more_body": False})
+        else:
+            status = ERROR_CODE_HTTP_STATUS.get(message["error"]["code"], 200) if "error" in message else 200
+            response = json_response(message, status)
+            response.headers.update(self.headers_of_json)
+            await response(scope, receive, self._send)
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive()).get("type") != "http.disconnect":
+            pass
+        if self._on_lost is not None:
+            self._on_lost()
+        scope.cancel()
+
+
+async def _outcome(id: Any, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a request, or its error, as a message."""
+    try:
+        return {"jsonrpc": "2.0", "id": id, "result": await work}
+    except Exception as error:  # noqa: BLE001 - whatever a hook of the user's raised; it is logged
+        told: Any = modern_error_data(error).model_dump(mode="json", exclude_none=True)
+        return {"jsonrpc": "2.0", "id": id, "error": told}
+
+
+async def served(
+    server: Any, caller: Caller, message: Mapping[str, Any], connection: Connection, headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """Have the `mcp` package check a request, and answer it."""
+    one = cast("Any", OneRequest(message["id"], headers))
+    return await serve_one(
+        server, one, message["method"], message.get("params"), connection=connection, lifespan_state=caller
+    )
+
+
+def cancelling(caller: Caller) -> Callable[[], None]:
+    """Return what cancels the runs whose calls are held: to close the stream is to cancel."""
+
+    def cancel() -> None:
+        for id in caller.held:
+            caller.work.cancel(id, CANCELLED)
+
+    return cancel
+
+
+def progress_to(exchanged: Callable[[], Exchanged], params: Any) -> Callable[..., Awaitable[None]]:
+    """Return what tells a client of progress, if it has asked for that."""
+    token = field_of(field_of(params, "_meta"), "progressToken")
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        if isinstance(token, str | int):
+            told: dict[str, Any] = {"progressToken": token, "progress": progress, "total": total, "message": message}
+            known = {name: value for name, value in told.items() if value is not None}
+            await exchanged().tell({"jsonrpc": "2.0", "method": "notifications/progress", "params": known})
+
+    return tell
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Return a field of what a client sent; `None` if that is no object, or has no such field."""
+    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+
+
+def json_response(message: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(message), status, media_type="application/json")
+
+
+def refusal(status: int, code: int, text: str, id: Any = None, data: Any = None) -> Response:
+    """Return the response to a request that is refused before it is served."""
+    error = {"code": code, "message": text, **({} if data is None else {"data": data})}
+    return json_response({"jsonrpc": "2.0", "id": id, "error": error}, status)
+
+
+def _event(message: Mapping[str, Any], id: str | None) -> bytes:
+    head = b"" if id is None else f"id: {id}\n".encode()
+    return b"event: message\n" + head + b"data: " + msgspec.json.encode(message) + b"\n\n"

@@ -1,0 +1,76 @@
+"""The methods of MCP that sapwood serves, as handlers of the server of the `mcp` package."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp.server.caching import CacheHint
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+
+from sapwood.protocols import mcp_tasks
+from sapwood.protocols.mcp_calls import INVALID, TASKS, Caller, call_run
+from sapwood.protocols.mcp_tasks import TaskParams, TaskUpdateParams
+from sapwood.protocols.mcp_tools import MethodTool, Tool, output_schema
+
+if TYPE_CHECKING:
+    from sapwood.protocols.mcp_options import McpOptions
+
+CACHED = CacheHint(ttl_ms=60_000, scope="public")
+"""How long a client may keep lists, which are the same for all."""
+TASK_METHODS: tuple[tuple[str, type[TaskParams], Callable[[Caller, Any], Awaitable[dict[str, Any]]]], ...] = (
+    ("tasks/get", TaskParams, mcp_tasks.get),
+    ("tasks/update", TaskUpdateParams, mcp_tasks.update),
+    ("tasks/cancel", TaskParams, mcp_tasks.cancel),
+)
+
+
+def server_of(options: McpOptions) -> Any:
+    """Return the server of the `mcp` package with these options."""
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        _check_cursor(params)
+        return {"resultType": "complete", "tools": [shown(tool) for tool in options.catalog.tools.values()]}
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        caller: Caller = context.lifespan_context
+        tool = options.catalog.tools.get(params.name)
+        if tool is None or isinstance(tool, MethodTool):
+            raise MCPError(INVALID, f"There is no tool {params.name[:80]!r}.")
+        return {"resultType": "complete", **await call_run(caller, tool, cast("dict[str, Any]", context.params))}
+
+    server: Any = Server(
+        options.name,
+        version=options.version,
+        instructions=options.instructions,
+        cache_hints={"tools/list": CACHED, "server/discover": CACHED},
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    server.extensions[TASKS] = {}
+    for method, kind, answer in TASK_METHODS:
+        server.add_request_handler(method, kind, _for_caller(answer))
+    return server
+
+
+def _for_caller(answer: Callable[[Caller, Any], Awaitable[dict[str, Any]]]) -> Callable[[Any, Any], Any]:
+    async def handle(context: Any, params: Any) -> Any:
+        return await answer(context.lifespan_context, params)
+
+    return handle
+
+
+def shown(tool: Tool) -> dict[str, Any]:
+    """Return a tool as it is listed."""
+    told: dict[str, Any] = {"name": tool.name, "inputSchema": tool.input_schema}
+    if tool.description:
+        told["description"] = tool.description
+    if (schema := output_schema(tool)) is not None:
+        told["outputSchema"] = schema
+    return told
+
+
+def _check_cursor(params: Any) -> None:
+    if params is not None and getattr(params, "cursor", None) is not None:
+        raise MCPError(INVALID, "Unknown cursor: all is listed on one page.")

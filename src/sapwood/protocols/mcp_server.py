@@ -1,0 +1,109 @@
+"""`Mcp`: agents as tools of an MCP server, for `App(protocols=…)`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from sapwood.agent import Agent
+from sapwood.chat.tools.agent_tools import AgentTool
+from sapwood.errors import InvalidName, UsageError
+from sapwood.kernel.marshal.call import id_of
+from sapwood.protocols.adapter import Adapter, Place
+from sapwood.protocols.mcp_desk import McpDesk
+from sapwood.protocols.mcp_options import McpOptions, TaskSupport
+from sapwood.protocols.mcp_tools import Catalog
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+ANONYMOUS = "anonymous"
+LONGEST_ID = 200
+"""Bytes of the id of a user that is part of the name of a desk; a longer one is hashed."""
+DAY = timedelta(days=1)
+
+
+class Mcp(Adapter):
+    """Serves agents as tools of an MCP server at `/mcp`: `App(protocols=[Mcp(tools=[Researcher])])`.
+
+    `tools` are agent classes with `on_run`, chat agents, and `agent_tool(…)`, which sets the name, the description and
+    the types of a tool. Each call is a run, which survives a crash of the server. `methods` are root classes whose
+    exposed methods are tools. `task_support` says, by the name of a tool, whether its calls are tasks for clients with
+    that extension: `optional`, which is the default, `required` or `forbidden`. A run that takes longer than
+    `max_duration` is interrupted; `None` means no limit.
+
+    Clients of revision 2026-07-28 and of earlier ones are served. Needs the extra `mcp`.
+    """
+
+    agents: ClassVar = (McpDesk,)
+
+    def __init__(
+        self,
+        *,
+        tools: Sequence[type[Agent[Any]] | AgentTool] = (),
+        methods: Sequence[type[Agent[Any]]] = (),
+        task_support: Mapping[str, TaskSupport] | None = None,
+        name: str = "sapwood",
+        version: str = "",
+        instructions: str | None = None,
+        path: str = "/mcp",
+        max_duration: timedelta | None = DAY,
+    ) -> None:
+        try:
+            from sapwood.protocols.mcp_protocol import server_of
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+                raise
+            raise UsageError("Mcp needs the package mcp. Install it with: pip install 'sapwood[mcp]'.") from None
+        if not path.startswith("/") or path.endswith("/"):
+            raise UsageError(f"Mcp(path={path!r}): expected a path such as '/mcp'.")
+        catalog = Catalog(tools, methods)
+        if not catalog.tools:
+            raise UsageError("Mcp has no tools. Write Mcp(tools=[…]), with agent classes.")
+        catalog.check()
+        for tool, support in (task_support or {}).items():
+            if tool not in catalog.tools or support not in get_args(TaskSupport):
+                raise UsageError(
+                    f"Mcp(task_support={{{tool!r}: {support!r}}}): expected the name of a tool, and one of "
+                    f"{', '.join(get_args(TaskSupport))}."
+                )
+        self.options = McpOptions(catalog, dict(task_support or {}), name, version, instructions, max_duration)
+        self.path = path
+        self.roots = (path,)
+        self._server = server_of(self.options)
+
+    async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
+        """Return the desk of the user."""
+        from starlette.responses import Response
+
+        if request.scope["path"] != self.path:
+            return Response("Not Found", 404)
+        return Place(McpDesk, desk_of(request.scope.get("user")), self.path)
+
+    async def respond(self, request: Request, desk: McpDesk) -> Response:
+        """Answer a request inside the desk."""
+        from sapwood.protocols.mcp_endpoint import respond
+        from sapwood.protocols.mcp_work import DeskWork
+
+        return await respond(DeskWork(self.options, desk, request), self._server)
+
+
+def desk_of(user: Any) -> str:
+    """Return the name of the desk of a user."""
+    if user is None:
+        return ANONYMOUS
+    id = id_of(user)
+    if not id:
+        raise UsageError(
+            "Mcp has to know which user a client is: authenticate must return a User, a string, or an object with an "
+            f"`id` that is a string, got a {type(user).__name__}."
+        )
+    try:
+        content = id.encode()
+    except UnicodeEncodeError:
+        raise InvalidName("The id of the user must be valid Unicode.") from None
+    is_long = len(content) > LONGEST_ID or "\0" in id
+    return f"user#{hashlib.sha256(content).hexdigest()}" if is_long else f"user:{id}"

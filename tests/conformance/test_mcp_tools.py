@@ -1,0 +1,263 @@
+"""Tools of an MCP server: listed with schemas, called as runs, held with progress, cancelled, and joined again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from tests.conformance.mcp_clients import LEGACY, Mcp, held, mcp_served
+from tests.conformance.worlds import until
+
+from sapwood import Agent, App, ChatAgent, agent_tool
+from sapwood.auth import User
+from sapwood.errors import UsageError
+from sapwood.protocols import Mcp as McpProtocol
+from sapwood.testing import ScriptedModel, text
+
+
+@dataclass
+class McpTopic:
+    name: str
+    depth: int = 1
+
+
+@dataclass
+class McpReport:
+    title: str
+    words: int
+
+
+class McpReporter(Agent):
+    """Writes a report."""
+
+    runs_begun: ClassVar[list[str]] = []
+
+    async def on_run(self, topic: McpTopic) -> McpReport:
+        self.runs_begun.append(topic.name)
+        return McpReport(topic.name, topic.depth * 100)
+
+
+class McpLooker(Agent):
+    """Looks at a place for a while."""
+
+    go: ClassVar[asyncio.Event]
+    looks: ClassVar[list[str]] = []
+    cancelled: ClassVar[list[str]] = []
+
+    async def on_run(self, place: str, times: int = 2) -> list[str]:
+        self.report_progress(0.5, f"looking at {place}")
+        try:
+            await self.step("look", self._look, place)
+        except asyncio.CancelledError:
+            self.cancelled.append(place)
+            raise
+        return [place]
+
+    async def _look(self, place: str) -> None:
+        await self.go.wait()
+        self.looks.append(place)
+
+
+class McpBroken(Agent):
+    """Fails."""
+
+    async def on_run(self, why: str = "") -> str:
+        raise ValueError("a secret of the server")
+
+
+class McpTalker(ChatAgent):
+    """Answers."""
+
+    model = ScriptedModel(text("well"), each=True)
+
+
+def who(request: Any) -> User | None:
+    return User(request.headers["who"]) if "who" in request.headers else None
+
+
+def app(**more: Any) -> App:
+    McpLooker.go = asyncio.Event()
+    McpLooker.looks, McpLooker.cancelled, McpReporter.runs_begun = [], [], []
+    tools = [McpReporter, McpLooker, McpBroken, agent_tool(McpTalker, name="talk")]
+    return App(agents=[], protocols=[McpProtocol(tools=tools)], **more)
+
+
+async def test_tools_have_schemas_and_results_have_types() -> None:
+    async with mcp_served(app()) as one:
+        client = Mcp(one)
+        tools = {tool["name"]: tool for tool in (await client.ask("tools/list"))["tools"]}
+        reporter = tools["mcp_reporter"]
+        assert reporter["description"] == "Writes a report."
+        assert set(reporter["inputSchema"]["properties"]) == {"name", "depth"}
+        assert reporter["inputSchema"]["required"] == ["name"]
+        assert set(reporter["outputSchema"]["properties"]) == {"title", "words"}
+        assert tools["mcp_looker"]["outputSchema"]["properties"]["result"]["type"] == "array"
+        assert "outputSchema" not in tools["talk"]
+
+        result = await client.call("mcp_reporter", {"name": "rivers", "depth": 2})
+        assert result["structuredContent"] == {"title": "rivers", "words": 200}
+        assert result["content"][0]["text"] == '{"title":"rivers","words":200}'
+        assert (await client.call("talk", {"message": "hello"}))["content"][0]["text"] == "well"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        ("mcp_reporter", {"name": 3}, "does not fit"),
+        ("mcp_reporter", {}, "does not fit"),
+        ("mcp_reporter", {"name": "x", "dept": 3}, "There is no argument 'dept'"),
+        ("mcp_looker", {}, "The argument 'place' is missing"),
+        ("talk", {"massage": "x"}, "There is no argument 'massage'"),
+        ("mcp_broken", {}, "reference"),
+    ],
+)
+async def test_what_is_wrong_with_a_call_is_told_to_the_model_and_no_secret(
+    tool: str, arguments: dict[str, Any], why: str
+) -> None:
+    async with mcp_served(app()) as one:
+        result = await Mcp(one).call(tool, arguments)
+        assert result["isError"] is True
+        assert why in result["content"][0]["text"]
+        assert "secret" not in result["content"][0]["text"]
+        assert not McpReporter.runs_begun
+
+
+async def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol() -> None:
+    async with mcp_served(app()) as one:
+        assert (await Mcp(one).error("tools/call", name="nothing", arguments={}))["code"] == -32602
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_held_call_has_progress(session: bool) -> None:
+    async with mcp_served(app()) as one:
+        client = await Mcp(one).begun() if session else Mcp(one)
+        call = held(one, client, "mcp_looker", {"place": "river"}, progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        told = call.messages[0]
+        assert told["method"] == "notifications/progress"
+        assert told["params"] == {"progressToken": "p1", "progress": 0.5, "total": 1.0, "message": "looking at river"}
+        McpLooker.go.set()
+        assert (await call.over())["result"]["structuredContent"] == {"result": ["river"]}
+
+
+async def test_to_close_the_stream_of_a_stateless_call_is_to_cancel_it() -> None:
+    async with mcp_served(app()) as one:
+        call = held(one, Mcp(one), "mcp_looker", {"place": "river"}, progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        await call.close()
+        await until(lambda: McpLooker.cancelled == ["river"])
+
+
+async def test_a_call_with_a_session_is_cancelled_by_its_id_and_not_by_a_lost_connection() -> None:
+    async with mcp_served(app()) as one:
+        client = await Mcp(one).begun()
+        call = held(one, client, "mcp_looker", {"place": "river"}, id="c1", progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        await call.close()
+        again = held(one, client, "mcp_looker", {"place": "river"}, id="c1", progress="p1")
+        await until(lambda: len(again.messages) == 1)
+        assert McpLooker.cancelled == []
+        await client.notify("notifications/cancelled", requestId="c1")
+        assert (await again.over())["result"]["isError"] is True
+        assert McpLooker.cancelled == ["river"]
+
+
+@pytest.mark.storage
+async def test_a_call_with_a_session_cut_by_a_crash_joins_its_run_by_its_id_and_by_its_last_event() -> None:
+    async with mcp_served(app()) as one:
+        client = await Mcp(one).begun()
+        call = held(one, client, "mcp_looker", {"place": "river"}, id=7, progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        assert call.ids
+
+        await one.world.crash()
+        again = held(one, client, "mcp_looker", {"place": "river"}, id=7)
+        resumed = held(one, client, after=call.ids[-1])
+        await until(lambda: bool(again.ids and resumed.ids))
+        McpLooker.go.set()
+        first, second = await again.over(), await resumed.over()
+
+        assert first["result"] == second["result"]
+        assert first["result"]["structuredContent"] == {"result": ["river"]}
+        assert (first["id"], second["id"]) == (7, 7)
+        assert McpLooker.looks == ["river"]
+
+
+@pytest.mark.storage
+async def test_a_long_stateless_call_is_given_a_state_that_joins_its_run_again_after_a_crash() -> None:
+    async with mcp_served(app()) as one:
+        client = Mcp(one)
+        first = held(one, client, "mcp_looker", {"place": "river"})
+        await until(lambda: bool(first.connected))
+        while not first.is_over:
+            await one.world.clock.advance(11)
+            await asyncio.sleep(0.01)
+        waiting = (await first.over())["result"]
+        assert waiting["resultType"] == "input_required"
+        assert "inputRequests" not in waiting
+
+        await one.world.crash()
+        McpLooker.go.set()
+        state = {"requestState": waiting["requestState"]}
+        result = await client.ask("tools/call", name="mcp_looker", arguments={"place": "river"}, **state)
+        assert result["structuredContent"] == {"result": ["river"]}
+        assert McpLooker.looks == ["river"]
+        for wrong in ({"place": "sea"}, {"place": "river", "times": 3}):
+            error = await client.error("tools/call", name="mcp_looker", arguments=wrong, **state)
+            assert error["code"] == -32602
+        error = await client.error("tools/call", name="mcp_looker", arguments={"place": "river"}, requestState="x.y")
+        assert error["code"] == -32602
+
+
+async def test_sessions_survive_a_crash_end_by_delete_and_belong_to_their_user() -> None:
+    async with mcp_served(app(authenticate=who)) as one:
+        ann = await Mcp(one, who="ann").begun()
+        await one.world.crash()
+        assert (await ann.ask("ping")) == {}
+        bob = Mcp(one, who="bob")
+        bob.session = ann.session
+        assert (await bob.post("ping")).status == 404
+        assert (await ann.http("DELETE")).status == 200
+        assert (await ann.post("ping")).status == 404
+        ann.session = None
+        assert (await ann.post("ping", version=LEGACY)).status == 400
+
+
+async def test_a_client_without_a_user_is_refused_where_there_are_users() -> None:
+    async with mcp_served(app(authenticate=who)) as one:
+        assert (await Mcp(one).post("tools/list")).status == 401
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"3", b'{"jsonrpc": "2.0", "id": 1}', b'{"id": 1, "method": "ping"}', b"[" * 100_000]
+)
+async def test_a_malformed_body_is_refused(body: bytes) -> None:
+    async with mcp_served(app()) as one:
+        for client in (Mcp(one), await Mcp(one).begun()):
+            answer = await client.http("POST", body)
+            assert answer.status == 400
+            assert answer.json()["error"]["code"] in (-32700, -32600)
+
+
+class McpDeaf(Agent):
+    """Receives nothing."""
+
+    async def on_run(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ""
+
+
+def test_a_server_that_cannot_work_is_refused_when_it_is_made() -> None:
+    with pytest.raises(UsageError, match="no tools"):
+        McpProtocol()
+    with pytest.raises(UsageError, match="Two tools are named"):
+        McpProtocol(tools=[McpReporter, McpReporter])
+    with pytest.raises(UsageError, match="list of agent classes"):
+        McpProtocol(tools=["reporter"])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="exposes no methods"):
+        McpProtocol(methods=[McpReporter])
+    with pytest.raises(UsageError, match="has no parameter"):
+        McpProtocol(tools=[McpDeaf])
+    with pytest.raises(UsageError, match="expected the name of a tool"):
+        McpProtocol(tools=[McpReporter], task_support={"nothing": "required"})
