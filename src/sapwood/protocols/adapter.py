@@ -34,7 +34,7 @@ class Adapter:
     on the way, limits and durability hold for a protocol as for every other client.
     """
 
-    paths: ClassVar[tuple[str, ...]] = ()
+    paths: tuple[str, ...] = ()
     """The paths below an agent that it answers, such as `/ag-ui`."""
     roots: tuple[str, ...] = ()
     """The paths of the server that it answers, with everything below them, such as `/v1`. See `locate`."""

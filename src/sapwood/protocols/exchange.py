@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from sapwood.address import Address
-from sapwood.capabilities.connections import ClientHooks
+from sapwood.capabilities.connections import ClientHooks, Connection
+from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
 from sapwood.chat.client_protocol import ClientProtocol
 from sapwood.chat.store.record import ConversationRecord
@@ -19,8 +21,10 @@ from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.conversation import Conversation
-from sapwood.errors import Refused
+from sapwood.errors import OverLimit, Refused
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
+from sapwood.kernel.marshal.call import Call
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
@@ -37,6 +41,8 @@ from sapwood.runs.tables.runs_table import failure
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+MOST_ITEMS = 10_000
+"""Items of a stream that a call returns as a list."""
 REPLAY = timedelta(hours=1)
 """How long a turn that a protocol has started can be replayed after its end."""
 
@@ -135,6 +141,48 @@ class Exchange:
         except Shut:
             raise Refused("You may not answer this question.") from None
 
+    # Methods.
+
+    async def call(self, method: str, arguments: Sequence[Any]) -> Any:
+        """Call an exposed method of any agent; return its result as JSON, or all items of a stream as a list.
+
+        Raises `Refused` if the client may only watch.
+        """
+        actor, found = self._actor, exposed(self._actor.kind)[method].method
+        if actor.kind.overrides("is_watch_only") and actor.agent.is_watch_only(self._connection()):
+            raise Refused(WATCH_ONLY)
+        given = [actor.agent, *arguments]
+        if found.streams:
+            items = list[Any]()
+            async with aclosing(found.function(*given)) as stream:
+                async for item in stream:
+                    items.append(_as_json(JSON_RESULT.copy(item, actor.limits.payload_bytes)))
+                    if len(items) > MOST_ITEMS:
+                        raise OverLimit(f"The stream of {found.full_name}() has more than {MOST_ITEMS} items.")
+            return items
+        call = Call(actor, method, None)
+        call.client = self._connection()
+        reply = actor.serve(call, found.function, given, {}, found.is_async, JSON_RESULT)
+        try:
+            return _as_json(await reply)
+        except CancelledError:
+            actor.cancel(call)
+            raise
+
+    def told(self, error: BaseException, method: str) -> str:
+        """Return what the client may be told of an error of a method. An internal one is logged."""
+        return self._actor.host.failures.disclose(error, address=self._actor.address, method=method)
+
+    def _connection(self) -> Connection:
+        """Return the client as hooks for connections see it. Nothing can be sent to it."""
+        request, nothing = self._request, cast("Any", None)
+        query, headers = request.url.query, request.headers
+        path: str = request.scope["path"]
+        actor, user = self._actor, self.user
+        return Connection(
+            actor, Socket("", actor.address, actor.kind, nothing, path=path, query=query, headers=headers, user=user)
+        )
+
     # What happens.
 
     async def refused(self) -> Any:
@@ -222,6 +270,10 @@ class Exchange:
     @property
     def _record(self) -> ConversationRecord:
         return self._actor.of(ConversationRecord)
+
+
+def _as_json(text: bytes | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
 
 
 def _at(event: Event) -> float:

@@ -14,6 +14,7 @@ from sapwood.errors import InvalidArguments, OverLimit, Refused, Unavailable
 from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols.mcp_tools import RunTool
 from sapwood.protocols.mcp_work import DeskWork, failed, words_of
+from sapwood.runs.execution.contract import CANCELLED
 from sapwood.runs.tables.question import Question
 
 INVALID = -32602
@@ -43,6 +44,11 @@ class Caller:
     """Called when the run of a held call is stored."""
     held: list[str] = field(default_factory=list[str])
     """The runs whose calls are held now."""
+
+    def cancel(self) -> None:
+        """Cancel the runs whose calls are held: to close the stream is to cancel."""
+        for id in self.held:
+            self.work.cancel(id, CANCELLED)
 
 
 async def call_run(caller: Caller, tool: RunTool, params: dict[str, Any]) -> dict[str, Any]:

@@ -1,294 +1,62 @@
-"""The endpoint of MCP: tells the stateless revision from those with sessions, and refuses what is neither."""
+"""The endpoint of MCP: the revision without sessions, or those with sessions, at a desk or at the root of a method."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 from mcp.server.connection import Connection
 from mcp.server.streamable_http import check_accept_headers
-from mcp.shared.inbound import (
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    InboundLadderRejection,
-    classify_inbound_request,
-    decode_header_value,
-    find_duplicated_routing_header,
-    unsupported_protocol_version_rejection,
-    validate_mcp_param_headers,
-)
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_REQUEST, PARSE_ERROR
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.jsonrpc import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sapwood.errors import InvalidArguments, Refused
-from sapwood.protocols.mcp_calls import TASKS, Caller, hold
-from sapwood.protocols.mcp_desk import Session, takes_forms
-from sapwood.protocols.mcp_http import Exchanged, cancelling, field_of, progress_to, refusal, served
-from sapwood.protocols.mcp_questions import elicitation
-from sapwood.protocols.mcp_tools import RunTool
+from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.mcp_calls import TASKS, Caller
+from sapwood.protocols.mcp_desk import takes_forms
+from sapwood.protocols.mcp_http import Exchanged, field_of, refusal, served
+from sapwood.protocols.mcp_messages import NOT_ONE, is_request, message_of
+from sapwood.protocols.mcp_methods import MethodCaller
+from sapwood.protocols.mcp_options import McpOptions
+from sapwood.protocols.mcp_sessions import WithSession
+from sapwood.protocols.mcp_stateless import Progress, Stateless
 from sapwood.protocols.mcp_work import DeskWork
-from sapwood.runs.execution.contract import CANCELLED
-from sapwood.runs.tables.question import Question
-from sapwood.wire.frames import is_deep
-
-SESSION_HEADER = "mcp-session-id"
-QUESTION = "question:"
-"""What the ids of requests to clients begin with; the `full_id` of the question follows."""
-MARKED_SINCE = "2025-11-25"
-"""The first revision whose clients take an event without data."""
-NO_ID = object()
 
 
-async def respond(work: DeskWork, server: Any) -> Response:
-    """Return the response to a request."""
-    version = work.request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
-        return await WithSession(work, server, version).respond()
-    return await Stateless(work, server, version).respond()
+def has_sessions(request: Request) -> bool:
+    """Return whether a request is one of the revisions with sessions."""
+    version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-class Endpoint:
-    """What the revisions have in common."""
+async def respond_at_desk(work: DeskWork, server: Any) -> Response:
+    """Return the response to a request of the client of a desk."""
+    if has_sessions(work.request):
+        return await WithSession(work, server).respond()
 
-    def __init__(self, work: DeskWork, server: Any, version: str | None) -> None:
-        self._work, self._server, self._version = work, server, version
-        self._request: Request = work.request
+    def caller(capabilities: Any, progress: Progress) -> Caller:
+        extensions = field_of(capabilities, "extensions")
+        takes_tasks = isinstance(extensions, dict) and TASKS in extensions
+        forms = takes_forms(capabilities)
+        return Caller(work, is_stateless=True, takes_forms=forms, takes_tasks=takes_tasks, progress=progress)
 
-    async def _message(self) -> dict[str, Any] | Response:
-        """Return the message in the body, which is one object of JSON-RPC."""
-        body = await self._request.body()
-        try:
-            if is_deep(body):
-                raise msgspec.DecodeError
-            found = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return refusal(400, PARSE_ERROR, "Parse error: the body must be JSON.")
-        if not isinstance(found, dict) or cast("dict[str, Any]", found).get("jsonrpc") != "2.0":
-            return refusal(400, INVALID_REQUEST, "The body must be one JSON-RPC request or notification object.")
-        return cast("dict[str, Any]", found)
+    return await Stateless(work.request, work.options, server, caller).respond()
 
 
-def is_request(message: dict[str, Any]) -> bool:
-    """Return whether a message is a well-formed request."""
-    id, params = message.get("id", NO_ID), message.get("params", {})
-    is_id = isinstance(id, str | int) and not isinstance(id, bool)
-    return is_id and isinstance(message.get("method"), str) and isinstance(params, dict)
-
-
-class Stateless(Endpoint):
-    """The revision in which each request says all about its client."""
-
-    async def respond(self) -> Response:
-        """Return the response to a request."""
-        if self._request.method != "POST":
-            return Response(status_code=405, headers={"Allow": "POST"})
-        if not all(check_accept_headers(self._request)):
-            return refusal(406, INVALID_REQUEST, "Accept must have application/json and text/event-stream.")
-        message = await self._message()
-        if isinstance(message, Response):
-            return message
-        if "id" not in message and isinstance(message.get("method"), str):
-            return self._acknowledged()
-        if not is_request(message):
-            return refusal(400, INVALID_REQUEST, "The body must be one JSON-RPC request or notification object.")
-        refused = self._refused(message)
-        if refused is not None:
-            return refusal(400, refused.code, refused.message, message["id"], refused.data)
-        return self._exchanged(message)
-
-    def _acknowledged(self) -> Response:
-        rejection = unsupported_protocol_version_rejection(self._version or "")
-        if rejection is not None:
-            return refusal(400, rejection.code, rejection.message, None, rejection.data)
-        return Response(status_code=202)
-
-    def _refused(self, message: dict[str, Any]) -> InboundLadderRejection | None:
-        headers = self._request.headers
-        if (name := find_duplicated_routing_header(headers.items())) is not None:
-            return InboundLadderRejection(HEADER_MISMATCH, f"{name} header appears more than once")
-        found = classify_inbound_request(message, headers=dict(headers))
-        if isinstance(found, InboundLadderRejection):
-            return found
-        params = message["params"]
-        if message["method"].startswith("tasks/") and isinstance(id := params.get("taskId"), str):
-            named = decode_header_value(headers.get(MCP_NAME_HEADER))
-            if named is not None and named != id:
-                return InboundLadderRejection(HEADER_MISMATCH, "mcp-name header does not match the taskId parameter")
-        if message["method"] == "tools/call" and isinstance(params.get("name"), str):
-            tool = self._work.options.catalog.tools.get(params["name"])
-            arguments = params.get("arguments")
-            if tool is not None and isinstance(arguments, dict | None):
-                given = cast("dict[str, Any]", arguments or {})
-                return validate_mcp_param_headers(tool.input_schema, given, headers)
-        return None
-
-    def _exchanged(self, message: dict[str, Any]) -> Response:
-        found: Any = classify_inbound_request(message, headers=dict(self._request.headers))
-        extensions = field_of(found.client_capabilities, "extensions")
-        caller = Caller(
-            self._work,
-            is_stateless=True,
-            takes_forms=takes_forms(found.client_capabilities),
-            takes_tasks=isinstance(extensions, dict) and TASKS in extensions,
-            progress=progress_to(lambda: exchanged, message["params"]),
-        )
-        connection = Connection.from_envelope(found.protocol_version, found.client_info, found.client_capabilities)
-        headers = dict(self._request.headers)
-        exchanged = Exchanged(
-            lambda _: served(self._server, caller, message, connection, headers),
-            message["id"],
-            on_lost=cancelling(caller),
-        )
-        return exchanged
-
-
-class WithSession(Endpoint):
-    """The revisions with a handshake. A session is a row of the desk, so it survives a restart."""
-
-    async def respond(self) -> Response:
-        """Return the response to a request."""
-        if self._request.method == "POST":
-            return await self._posted()
-        if self._request.method not in ("GET", "DELETE"):
-            return Response(status_code=405, headers={"Allow": "GET, POST, DELETE"})
-        session = self._session()
-        if isinstance(session, Response):
-            return session
-        if self._request.method == "DELETE":
-            self._work.sessions.end(session.id)
-            return Response(status_code=200)
-        return self._resumed(session)
-
-    def _session(self) -> Session | Response:
-        id = self._request.headers.get(SESSION_HEADER)
-        if not id:
-            return refusal(400, INVALID_REQUEST, "The header Mcp-Session-Id is missing. Send `initialize` first.")
-        session = self._work.sessions.get(id)
-        if session is None:
-            return refusal(404, INVALID_REQUEST, "There is no such session. Send `initialize` again.")
-        self._work.session = session
-        return session
-
-    async def _posted(self) -> Response:
-        if not all(check_accept_headers(self._request)):
-            return refusal(406, INVALID_REQUEST, "Accept must have application/json and text/event-stream.")
-        message = await self._message()
-        if isinstance(message, Response):
-            return message
-        if message.get("method") == "initialize" and is_request(message):
-            return self._initialized(message)
-        session = self._session()
-        if isinstance(session, Response):
-            return session
-        if "method" not in message and ("result" in message or "error" in message):
-            return await self._answered(message)
-        if "id" not in message and isinstance(message.get("method"), str):
-            return self._notified(message)
-        if not is_request(message):
-            return refusal(400, INVALID_REQUEST, "The body must be one JSON-RPC request, notification or response.")
-        return self._exchanged(session, message)
-
-    def _initialized(self, message: dict[str, Any]) -> Response:
-        connection = Connection.from_envelope(LATEST_HANDSHAKE_VERSION, None, None)
-
-        async def begin(exchanged: Exchanged) -> dict[str, Any]:
-            result = await served(self._server, self._caller(None, message, exchanged), message, connection, {})
-            session = self._work.sessions.begin(result["protocolVersion"], message["params"]["capabilities"])
-            exchanged.headers_of_json[SESSION_HEADER] = session.id
-            return result
-
-        return Exchanged(begin, message["id"], on_lost=None)
-
-    def _exchanged(self, session: Session, message: dict[str, Any]) -> Response:
-        connection = Connection.from_envelope(session.version, None, session.capabilities)
-
-        async def work(exchanged: Exchanged) -> dict[str, Any]:
-            caller = self._caller(session, message, exchanged)
-            return await served(self._server, caller, message, connection, dict(self._request.headers))
-
-        return Exchanged(work, message["id"], on_lost=None)
-
-    def _caller(self, session: Session | None, message: dict[str, Any], exchanged: Exchanged) -> Caller:
-        async def begun(tool: RunTool) -> None:
-            if session is not None and session.version >= MARKED_SINCE:
-                token = field_of(field_of(message.get("params"), "_meta"), "progressToken")
-                await exchanged.mark(_mark(message["id"], token, tool.name))
-
-        return Caller(
-            self._work,
-            is_stateless=False,
-            takes_forms=session is not None and session.takes_forms,
-            takes_tasks=False,
-            progress=progress_to(lambda: exchanged, message.get("params")),
-            ask=asking(exchanged),
-            run=None if session is None else self._work.run_of_request(message["id"]),
-            begun=begun,
-        )
-
-    async def _answered(self, message: dict[str, Any]) -> Response:
-        """Take the response to a question, which may have been asked by a process that is gone."""
-        id: Any = message.get("id")
-        if isinstance(id, str) and id.startswith(QUESTION) and "result" in message:
-            run_id, _, key = id.removeprefix(QUESTION).partition(":")
-            run = self._work.run(run_id)
-            try:
-                if run is not None:
-                    await self._work.answer(run, {key: message["result"]})
-            except InvalidArguments as error:
-                return refusal(400, -32602, str(error), id)
-            except Refused as error:
-                return refusal(403, INVALID_REQUEST, str(error), id)
-        return Response(status_code=202)
-
-    def _notified(self, message: dict[str, Any]) -> Response:
-        cancelled = field_of(message.get("params"), "requestId")
-        if message["method"] == "notifications/cancelled" and isinstance(cancelled, str | int):
-            self._work.cancel(self._work.run_of_request(cancelled), CANCELLED)
-        return Response(status_code=202)
-
-    def _resumed(self, session: Session) -> Response:
-        """Continue the stream of a call whose connection was lost. There is no other stream to open."""
-        last = self._request.headers.get("last-event-id")
-        if last is None:
-            return Response(status_code=405, headers={"Allow": "POST, DELETE"})
-        found = _read_mark(last)
-        tool = None if found is None else self._work.options.catalog.tools.get(found[2])
-        if found is None or not isinstance(tool, RunTool):
-            return refusal(400, INVALID_REQUEST, "Last-Event-ID names no event of this server.")
-        id, token, _ = found
-        run = self._work.run(self._work.run_of_request(id))
-        if run is None:
-            return refusal(404, INVALID_REQUEST, "There is no such call in this session.")
-
-        async def work(exchanged: Exchanged) -> dict[str, Any]:
-            message = {"id": id, "params": {"_meta": {"progressToken": token}}}
-            caller = self._caller(session, message, exchanged)
-            await exchanged.mark(last)
-            return await hold(caller, tool, run.id, b"", 0)
-
-        return Exchanged(work, id, on_lost=None)
-
-
-def asking(exchanged: Exchanged) -> Any:
-    """Return what sends a question as a request, whose id leads the response to it."""
-
-    async def ask(run: str, question: Question) -> None:
-        id = f"{QUESTION}{run}:{question.full_id}"
-        await exchanged.tell({"jsonrpc": "2.0", "id": id, **elicitation(question)})
-
-    return ask
-
-
-def _mark(id: Any, token: Any, tool: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode([id, token, tool])).decode()
-
-
-def _read_mark(text: str) -> tuple[str | int, str | int | None, str] | None:
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=tuple[str | int, str | int | None, str])
-    except (msgspec.DecodeError, binascii.Error, ValueError):
-        return None
+async def respond_at_root(request: Request, exchange: Exchange, options: McpOptions, server: Any) -> Response:
+    """Return the response to a call of a method of this root."""
+    caller = MethodCaller(exchange)
+    if not has_sessions(request):
+        return await Stateless(request, options, server, lambda capabilities, progress: caller).respond()
+    if not all(check_accept_headers(request)):
+        return refusal(406, INVALID_REQUEST, "Accept must have application/json and text/event-stream.")
+    message = await message_of(request)
+    if isinstance(message, Response):
+        return message
+    if not is_request(message):
+        return refusal(400, INVALID_REQUEST, NOT_ONE)
+    version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, LATEST_HANDSHAKE_VERSION)
+    connection = Connection.from_envelope(version, None, None)
+    headers = dict(request.headers)
+    return Exchanged(lambda _: served(server, caller, message, connection, headers), message["id"], on_lost=None)

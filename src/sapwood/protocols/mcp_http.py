@@ -16,9 +16,6 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp.shared.transport_context import TransportContext
 from starlette.responses import Response
 
-from sapwood.protocols.mcp_calls import Caller
-from sapwood.runs.execution.contract import CANCELLED
-
 log = logging.getLogger(__name__)
 
 PING = 15.0
@@ -131,23 +128,13 @@ async def _outcome(id: Any, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def served(
-    server: Any, caller: Caller, message: Mapping[str, Any], connection: Connection, headers: Mapping[str, str]
+    server: Any, caller: object, message: Mapping[str, Any], connection: Connection, headers: Mapping[str, str]
 ) -> dict[str, Any]:
     """Have the `mcp` package check a request, and answer it."""
     one = cast("Any", OneRequest(message["id"], headers))
     return await serve_one(
         server, one, message["method"], message.get("params"), connection=connection, lifespan_state=caller
     )
-
-
-def cancelling(caller: Caller) -> Callable[[], None]:
-    """Return what cancels the runs whose calls are held: to close the stream is to cancel."""
-
-    def cancel() -> None:
-        for id in caller.held:
-            caller.work.cancel(id, CANCELLED)
-
-    return cancel
 
 
 def progress_to(exchanged: Callable[[], Exchanged], params: Any) -> Callable[..., Awaitable[None]]:

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
+from sapwood.kernel.marshal.agent_class import known
 from sapwood.protocols import mcp_tasks
 from sapwood.protocols.mcp_calls import INVALID, TASKS, Caller, call_run
+from sapwood.protocols.mcp_methods import MethodCaller
 from sapwood.protocols.mcp_tasks import TaskParams, TaskUpdateParams
-from sapwood.protocols.mcp_tools import MethodTool, Tool, output_schema
+from sapwood.protocols.mcp_tools import AGENT, MethodTool, RunTool, Tool, output_schema
+from sapwood.protocols.mcp_work import failed
 
 if TYPE_CHECKING:
     from sapwood.protocols.mcp_options import McpOptions
@@ -34,11 +38,17 @@ def server_of(options: McpOptions) -> Any:
         return {"resultType": "complete", "tools": [shown(tool) for tool in options.catalog.tools.values()]}
 
     async def call_tool(context: Any, params: Any) -> Any:
-        caller: Caller = context.lifespan_context
+        caller: Caller | MethodCaller = context.lifespan_context
         tool = options.catalog.tools.get(params.name)
-        if tool is None or isinstance(tool, MethodTool):
+        if isinstance(caller, MethodCaller) and isinstance(tool, MethodTool):
+            result = await caller.call(tool, params.arguments or {})
+        elif isinstance(caller, Caller) and isinstance(tool, RunTool):
+            result = await call_run(caller, tool, cast("dict[str, Any]", context.params))
+        elif isinstance(tool, MethodTool):
+            result = failed(f"The argument {AGENT!r} must be the name of a {known(tool.cls).type}.")
+        else:
             raise MCPError(INVALID, f"There is no tool {params.name[:80]!r}.")
-        return {"resultType": "complete", **await call_run(caller, tool, cast("dict[str, Any]", context.params))}
+        return {"resultType": "complete", **result}
 
     server: Any = Server(
         options.name,
@@ -56,7 +66,10 @@ def server_of(options: McpOptions) -> Any:
 
 def _for_caller(answer: Callable[[Caller, Any], Awaitable[dict[str, Any]]]) -> Callable[[Any, Any], Any]:
     async def handle(context: Any, params: Any) -> Any:
-        return await answer(context.lifespan_context, params)
+        caller = context.lifespan_context
+        if not isinstance(caller, Caller):
+            raise MCPError(METHOD_NOT_FOUND, "Only tools are called here.")
+        return await answer(caller, params)
 
     return handle
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.errors import InvalidArguments
+from sapwood.protocols.mcp_tools import resolved
 from sapwood.runs.tables.question import Answer, Question
 
 APPROVED = "approved"
@@ -46,10 +47,11 @@ def form_of(question: Question) -> dict[str, Any]:
         return _form(ANSWER, {"type": "string", "enum": list(question.options)})
     if question.schema is None or question.kind == "text":
         return _form(ANSWER, {"type": "string"})
-    if _is_flat(question.schema):
-        return {key: value for key, value in question.schema.items() if key in ("type", "properties", "required")}
-    if _is_field(question.schema):
-        return _form(ANSWER, question.schema)
+    schema = resolved(question.schema)
+    if _is_flat(schema):
+        return {key: value for key, value in schema.items() if key in ("type", "properties", "required")}
+    if _is_field(schema):
+        return _form(ANSWER, schema)
     text = msgspec.json.encode(question.schema).decode()
     return _form(ANSWER, {"type": "string", "title": "JSON", "description": f"JSON that fits this schema: {text}"})
 
@@ -78,12 +80,13 @@ def answer_to(question: Question, response: Any) -> Answer:
 
 
 def _value(question: Question, fields: Mapping[str, Any]) -> Any:
-    if question.schema is not None and question.kind == "form" and _is_flat(question.schema):
+    schema = None if question.schema is None or question.kind != "form" else resolved(question.schema)
+    if schema is not None and _is_flat(schema):
         return dict(fields)
     if ANSWER not in fields:
         raise InvalidArguments(f"The field {ANSWER!r} is missing.")
     value = fields[ANSWER]
-    if question.kind != "form" or question.schema is None or _is_field(question.schema):
+    if schema is None or _is_field(schema):
         return value
     try:
         return msgspec.json.decode(value)

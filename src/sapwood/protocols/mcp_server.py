@@ -7,20 +7,27 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
+import msgspec
+
+from sapwood.address import checked_name
 from sapwood.agent import Agent
 from sapwood.chat.tools.agent_tools import AgentTool
 from sapwood.errors import InvalidName, UsageError
+from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.adapter import Adapter, Place
+from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_desk import McpDesk
 from sapwood.protocols.mcp_options import McpOptions, TaskSupport
-from sapwood.protocols.mcp_tools import Catalog
+from sapwood.protocols.mcp_tools import AGENT, Catalog, MethodTool
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
 ANONYMOUS = "anonymous"
+METHOD_PATH = "/mcp"
+"""The path below a root at which its methods are called."""
 LONGEST_ID = 200
 """Bytes of the id of a user that is part of the name of a desk; a longer one is hashed."""
 DAY = timedelta(days=1)
@@ -73,22 +80,66 @@ class Mcp(Adapter):
         self.options = McpOptions(catalog, dict(task_support or {}), name, version, instructions, max_duration)
         self.path = path
         self.roots = (path,)
+        self.paths = (METHOD_PATH,) if methods else ()
         self._server = server_of(self.options)
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
-        """Return the desk of the user."""
+        """Return the desk of the user, or the root whose method is called."""
         from starlette.responses import Response
 
         if request.scope["path"] != self.path:
             return Response("Not Found", 404)
-        return Place(McpDesk, desk_of(request.scope.get("user")), self.path)
+        tool, agent = await self._called(request)
+        if tool is None:
+            return Place(McpDesk, desk_of(request.scope.get("user")), self.path)
+        if tool.cls not in agents:
+            raise UsageError(f"Mcp(methods=[{tool.cls.__name__}]): add the class to App(agents=…).")
+        return Place(tool.cls, agent, METHOD_PATH)
+
+    async def _called(self, request: Request) -> tuple[MethodTool | None, str]:
+        """Return the method that a request calls and the name of its root; `None` if it is for the desk."""
+        body = await request.body()
+        if request.method != "POST" or b"tools/call" not in body:
+            return None, ""
+        try:
+            params = msgspec.json.decode(body, type=CalledMethod).params
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return None, ""
+        tool, agent = self.options.catalog.tools.get(params.name), params.arguments.get(AGENT)
+        if not isinstance(tool, MethodTool) or not isinstance(agent, str):
+            return None, ""
+        try:
+            return tool, checked_name(agent)
+        except InvalidName:
+            return None, ""
+
+    async def answer(self, request: Request, exchange: Exchange) -> Response | None:
+        """Answer a call of a method inside its root."""
+        from sapwood.protocols.mcp_endpoint import respond_at_root
+
+        if not any(exchange.address.type in known(one).type_ids for one in self.options.catalog.methods):
+            return None
+        return await respond_at_root(request, exchange, self.options, self._server)
 
     async def respond(self, request: Request, desk: McpDesk) -> Response:
         """Answer a request inside the desk."""
-        from sapwood.protocols.mcp_endpoint import respond
+        from sapwood.protocols.mcp_endpoint import respond_at_desk
         from sapwood.protocols.mcp_work import DeskWork
 
-        return await respond(DeskWork(self.options, desk, request), self._server)
+        return await respond_at_desk(DeskWork(self.options, desk, request), self._server)
+
+
+class CalledTool(msgspec.Struct):
+    """What a call names."""
+
+    name: str = ""
+    arguments: dict[str, Any] = {}
+
+
+class CalledMethod(msgspec.Struct):
+    """A request, as far as it says which root it is for."""
+
+    params: CalledTool
 
 
 def desk_of(user: Any) -> str:
