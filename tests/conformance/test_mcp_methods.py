@@ -102,7 +102,7 @@ async def test_authorization_and_hooks_of_the_root_hold() -> None:
     async with mcp_served(app()) as one:
         arguments = {"item": "tea"}
         for who_, agent, status in (("ann", "secret", 403), ("ann", "closed", 403), ("", "main", 401)):
-            client = Mcp(one, **({"who": who_} if who_ else {}))
+            client = Mcp(one, None, "/mcp", **({"who": who_} if who_ else {}))
             answer = await client.post("tools/call", name="mcp_shop_price", arguments={"agent": agent, **arguments})
             assert answer.status == status
         direct = Mcp(one, path="/agents/mcp-shop/secret/mcp", who="ann")

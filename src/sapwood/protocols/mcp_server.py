@@ -77,7 +77,9 @@ class Mcp(Adapter):
                     f"Mcp(task_support={{{tool!r}: {support!r}}}): expected the name of a tool, and one of "
                     f"{', '.join(get_args(TaskSupport))}."
                 )
-        self.options = McpOptions(catalog, dict(task_support or {}), name, version, instructions, max_duration)
+        self.options = McpOptions(
+            catalog, dict(task_support or {}), name, version or _own_version(), instructions, max_duration
+        )
         self.path = path
         self.roots = (path,)
         self.paths = (METHOD_PATH,) if methods else ()
@@ -158,3 +160,9 @@ def desk_of(user: Any) -> str:
         raise InvalidName("The id of the user must be valid Unicode.") from None
     is_long = len(content) > LONGEST_ID or "\0" in id
     return f"user#{hashlib.sha256(content).hexdigest()}" if is_long else f"user:{id}"
+
+
+def _own_version() -> str:
+    from importlib.metadata import version
+
+    return version("sapwood")

@@ -26,6 +26,7 @@ AGENT = "agent"
 """The argument of a tool that names the root whose method is called."""
 TEXTS: tuple[dict[str, Any], ...] = ({"type": "string"}, {"type": "null"}, {})
 """The schemas of results that are told as text only."""
+DEFINITION = "#/$defs/"
 RESULT = "result"
 """The field of a structured result that holds a value that is no object."""
 
@@ -218,14 +219,30 @@ def _as_tool(tool: type[Agent[Any]] | AgentTool) -> AgentTool:
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose top is no `$ref`: MCP wants to see that it is an object."""
+    """Return a schema whose top is no `$ref`: MCP wants to see that it is an object. Unused `$defs` are left out."""
     reference = schema.get("$ref", "")
-    if not reference.startswith("#/$defs/") or len(schema.keys() - {"$ref", "$defs", "title", "description"}):
+    if not reference.startswith(DEFINITION) or len(schema.keys() - {"$ref", "$defs", "title", "description"}):
         return schema
     definitions: dict[str, Any] = schema["$defs"]
-    top = definitions[reference.removeprefix("#/$defs/")]
-    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    top = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
+    top = {**definitions[reference.removeprefix(DEFINITION)], **top}
+    used, found = set[str](), _references(top)
+    while found - used:
+        used |= found
+        found = set[str]().union(*(_references(definitions.get(name)) for name in used))
+    rest = {"$defs": {name: definitions[name] for name in definitions if name in used}} if used else {}
     return resolved({**top, **rest}) if "$ref" in top else {**top, **rest}
+
+
+def _references(schema: Any) -> set[str]:
+    """Return the names of the definitions that a schema refers to."""
+    if isinstance(schema, list):
+        return set[str]().union(*map(_references, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return set()
+    known = cast("dict[str, Any]", schema)
+    own = {known["$ref"].removeprefix(DEFINITION)} if isinstance(known.get("$ref"), str) else set[str]()
+    return own.union(*map(_references, known.values()))
 
 
 def output_schema(tool: Tool) -> dict[str, Any] | None:

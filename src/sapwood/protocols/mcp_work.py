@@ -50,6 +50,8 @@ class RunBell(Ear):
         self.is_behind = False
 
 
+TIMED_OUT = "timed-out"
+"""The reason of a run that took longer than its tool allows."""
 NEWS = frozenset({"progress", "milestone", "started"})
 
 
@@ -167,7 +169,7 @@ class DeskWork:
         }
         if run.status == "cancelled":
             return {**told, "status": "cancelled", "statusMessage": for_clients(run.reason or run.status)}
-        if run.status == "interrupted":
+        if run.status == "interrupted" or run.reason == TIMED_OUT:
             text = for_clients(run.error or run.reason or "The run was interrupted.")
             return {**told, "status": "failed", "statusMessage": text, "error": {"code": -32603, "message": text}}
         if run.is_over and tool is not None:
