@@ -263,7 +263,15 @@ class App:
             await self._opened_gateway()
             await self.driver.door(scope, receive, send)
         elif scope["type"] == "http" and (adapter := adapter_of(self.protocols, _path(scope))) is not None:
-            await serve_located(await self._opened_gateway(), self._locating(adapter), scope, receive, send)
+            await serve_located(
+                await self._opened_gateway(),
+                self._locating(adapter),
+                scope,
+                receive,
+                send,
+                is_public=_path(scope) in adapter.public,
+                challenge=adapter.challenge,
+            )
         else:
             await serve(await self._opened_gateway(), scope, receive, send)
 

@@ -261,3 +261,28 @@ def test_a_server_that_cannot_work_is_refused_when_it_is_made() -> None:
         McpProtocol(tools=[McpDeaf])
     with pytest.raises(UsageError, match="expected the name of a tool"):
         McpProtocol(tools=[McpReporter], task_support={"nothing": "required"})
+
+
+async def test_a_client_without_a_user_learns_where_to_sign_in() -> None:
+    signs_in: Any = {"authorization_servers": ["https://auth.example.com"], "scopes": ["tools"]}
+    protocol = McpProtocol(tools=[McpReporter], **signs_in)
+    async with mcp_served(App(agents=[], protocols=[protocol], authenticate=who)) as one:
+        refused = await Mcp(one).post("tools/list")
+        origin = f"http://127.0.0.1:{one.site.port}"
+        where = f"{origin}/.well-known/oauth-protected-resource/mcp"
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == f'Bearer resource_metadata="{where}", scope="tools"'
+        metadata = (await one.site.http("/.well-known/oauth-protected-resource/mcp")).json()
+        assert metadata["resource"] == f"{origin}/mcp"
+        assert metadata["authorization_servers"] == ["https://auth.example.com"]
+        assert metadata["scopes_supported"] == ["tools"]
+        assert (await one.site.http("/.well-known/oauth-protected-resource/other")).status == 401
+        assert (await Mcp(one, who="ann").call("mcp_reporter", {"name": "x"}))["structuredContent"]["words"] == 100
+
+
+async def test_without_servers_to_sign_in_there_is_no_metadata() -> None:
+    async with mcp_served(app(authenticate=who)) as one:
+        assert (await Mcp(one).post("tools/list")).headers["www-authenticate"] == "Bearer"
+        assert (await one.site.http("/.well-known/oauth-protected-resource/mcp")).status == 404
+    with pytest.raises(UsageError, match="authorization_servers"):
+        McpProtocol(tools=[McpReporter], scopes=["tools"])

@@ -38,6 +38,8 @@ class Adapter:
     """The paths below an agent that it answers, such as `/ag-ui`."""
     roots: tuple[str, ...] = ()
     """The paths of the server that it answers, with everything below them, such as `/v1`. See `locate`."""
+    public: tuple[str, ...] = ()
+    """Those of `roots` that clients reach without authentication, such as metadata for clients that sign in."""
     agents: ClassVar[tuple[type[Agent[Any]], ...]] = ()
     """Root classes of its own. No client reaches them by their URL."""
 
@@ -47,6 +49,10 @@ class Adapter:
         `agents` are the root classes of the app. `request.scope["user"]` is the user, and the body can be read.
         """
         raise NotImplementedError
+
+    def challenge(self, request: Request) -> str | None:
+        """Return the header `WWW-Authenticate` for a client of `roots` without a valid user. Override it."""
+        return None
 
     async def answer(self, request: Request, exchange: Exchange) -> Response | None:
         """Answer a request to one of `paths`, inside the agent. `None` if it is for something else. Override it."""

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 PING = 15.0
 """Seconds without news after which a stream has a comment, so that no proxy closes it."""
+RETRY = 3000
+"""Milliseconds after which a client that lost its connection comes again. Clients give up after two attempts, and a
+server that is killed needs some seconds to be back."""
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -85,7 +88,7 @@ class Exchanged(Response):
     async def mark(self, id: str) -> None:
         """Send the id that a client which lost the connection continues from."""
         async with self._lock:
-            await self._write(f"id: {id}\nretry: 500\ndata: \n\n".encode())
+            await self._write(f"id: {id}\nretry: {RETRY}\ndata: \n\n".encode())
 
     async def _ping(self) -> None:
         while True:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+METADATA = "/.well-known/oauth-protected-resource"
 ANONYMOUS = "anonymous"
 METHOD_PATH = "/mcp"
 """The path below a root at which its methods are called."""
@@ -42,6 +43,10 @@ class Mcp(Adapter):
     that extension: `optional`, which is the default, `required` or `forbidden`. A run that takes longer than
     `max_duration` is interrupted; `None` means no limit.
 
+    `authorization_servers` are the URLs of the servers whose tokens `App(authenticate=…)` accepts: clients that are
+    refused learn from the metadata of the protected resource where to sign in, and which `scopes` to ask for.
+    `resource` is the public URL of the endpoint, if a proxy changes it.
+
     Clients of revision 2026-07-28 and of earlier ones are served. Needs the extra `mcp`.
     """
 
@@ -57,6 +62,9 @@ class Mcp(Adapter):
         version: str = "",
         instructions: str | None = None,
         path: str = "/mcp",
+        authorization_servers: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        resource: str | None = None,
         max_duration: timedelta | None = DAY,
     ) -> None:
         try:
@@ -82,13 +90,23 @@ class Mcp(Adapter):
         )
         self.path = path
         self.roots = (path,)
+        if scopes and not authorization_servers:
+            raise UsageError(
+                "Mcp(scopes=…) needs authorization_servers: clients ask them for tokens with these scopes."
+            )
+        self._signs_in, self._scopes, self._resource = tuple(authorization_servers), tuple(scopes), resource
+        if self._signs_in:
+            self.public = (f"{METADATA}{path}", METADATA)
+            self.roots = (path, METADATA)
         self.paths = (METHOD_PATH,) if methods else ()
         self._server = server_of(self.options)
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
         """Return the desk of the user, or the root whose method is called."""
-        from starlette.responses import Response
+        from starlette.responses import JSONResponse, Response
 
+        if request.scope["path"] in self.public:
+            return JSONResponse(self._metadata(request))
         if request.scope["path"] != self.path:
             return Response("Not Found", 404)
         tool, agent = await self._called(request)
@@ -97,6 +115,28 @@ class Mcp(Adapter):
         if tool.cls not in agents:
             raise UsageError(f"Mcp(methods=[{tool.cls.__name__}]): add the class to App(agents=…).")
         return Place(tool.cls, agent, METHOD_PATH)
+
+    def challenge(self, request: Request) -> str | None:
+        """Return where a client without a user learns how to sign in."""
+        if not self._signs_in:
+            return "Bearer"
+        found = f'Bearer resource_metadata="{self._origin(request)}{METADATA}{self.path}"'
+        return f'{found}, scope="{" ".join(self._scopes)}"' if self._scopes else found
+
+    def _metadata(self, request: Request) -> dict[str, Any]:
+        """Return the metadata of the protected resource (RFC 9728)."""
+        told: dict[str, Any] = {
+            "resource": self._resource or f"{self._origin(request)}{self.path}",
+            "authorization_servers": list(self._signs_in),
+            "bearer_methods_supported": ["header"],
+            "resource_name": self.options.name,
+        }
+        return {**told, "scopes_supported": list(self._scopes)} if self._scopes else told
+
+    def _origin(self, request: Request) -> str:
+        if self._resource is not None:
+            return self._resource.removesuffix(self.path)
+        return str(request.base_url).rstrip("/")
 
     async def _called(self, request: Request) -> tuple[MethodTool | None, str]:
         """Return the method that a request calls and the name of its root; `None` if it is for the desk."""

@@ -176,11 +176,11 @@ class Gateway:
         return self._settings.cors
 
     async def located(
-        self, locate: Locate, scope: Scope, receive: Receive
+        self, locate: Locate, scope: Scope, receive: Receive, *, is_public: bool = False
     ) -> tuple[Response | tuple[AgentClass, str, str], Receive]:
         """Return the root for a request that says in its body for whom it is, or the response to it.
 
-        The second value receives the body once more.
+        The second value receives the body once more. If the path `is_public`, the client needs no user.
         """
         request = Request(scope, receive)
         body = RequestBody(self._bodies, self._settings.request_bytes, scope, receive)
@@ -188,7 +188,8 @@ class Gateway:
             self._check(request, is_upload=False)
             if self._settings.cors and scope["method"] == "OPTIONS":
                 return Response(status_code=204), receive
-            scope["user"] = await self._router.user(request)
+            if not is_public:
+                scope["user"] = await self._router.user(request)
             request = Request(scope, body.receive)
             text = await request.body()
             return await locate(request), repeated(text, receive)

@@ -1,0 +1,184 @@
+"""The Python client of MCP and a real server that is killed: what was begun goes on, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.extension import ClientExtension, ResultClaim
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, ElicitResult, Request, RequestParams, Result, TextContent
+from pydantic import ConfigDict, Field
+from tests.conformance.worlds import happens
+from tests.machine import patience
+from tests.servers import Server
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+class McpServer(Server):
+    def command(self) -> list[str]:
+        options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "warning"]
+        return [sys.executable, "-m", "sapwood", "serve", f"{HERE / 'mcp_app.py'}:site", *options]
+
+
+class Site:
+    """The server, and what its agents did."""
+
+    def __init__(self, server: McpServer, log: Path) -> None:
+        self.server, self._log = server, log
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.server.host}/mcp"
+
+    def done(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+    def allow(self, place: str, *sides: int) -> None:
+        for side in sides:
+            Path(f"{self._log}.{place}.{side}").touch()
+
+    async def seen(self, line: str) -> None:
+        async with asyncio.timeout(patience(30)):
+            await happens(lambda: line in self.done())
+
+    async def killed(self) -> None:
+        """Kill the server at once, and start it again."""
+        await asyncio.to_thread(self.server.end, signal.SIGKILL)
+        await asyncio.to_thread(self.server.start)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    log = tmp_path / "done.log"
+    server = McpServer(tmp_path, tmp_path / "data", MCP_LOG=str(log))
+    yield Site(server, log)
+    server.end(signal.SIGKILL)
+
+
+class Made(Result):
+    result_type: Literal["task"] = Field("task", alias="resultType")
+    task_id: str = Field(alias="taskId")
+
+
+class Params(RequestParams):
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+
+class AnyResult(Result):
+    model_config = ConfigDict(extra="allow")
+
+
+class Tasks(ClientExtension):
+    """Shows tasks as they are, and does not follow them."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        return [ResultClaim(result_type="task", model=Made, resolve=self._shown)]
+
+    async def _shown(self, made: Made, context: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=made.task_id)])
+
+
+async def ask(client: Any, method: str, **params: Any) -> dict[str, Any]:
+    request = Request[Params, str](method=method, params=Params(**params))
+    return (await client.session.send_request(request, AnyResult)).model_dump(by_alias=True)
+
+
+@asynccontextmanager
+async def joined(site: Site, *, user: str = "ann", **options: Any) -> AsyncGenerator[Any, None]:
+    headers = {"authorization": f"Bearer {user}"}
+    async with (
+        asyncio.timeout(patience(60)),
+        httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30, read=300)) as http,
+        Client(streamable_http_client(site.url, http_client=http), **options) as client,
+    ):
+        yield client
+
+
+async def begun(site: Site, tool: str, **arguments: Any) -> str:
+    async with joined(site, extensions=[Tasks()]) as client:
+        return text_of(await client.call_tool(tool, arguments))
+
+
+async def stands(site: Site, task: str, is_right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return a task once it is as it should be."""
+    async with joined(site, extensions=[Tasks()]) as client:
+        while not is_right(found := await ask(client, "tasks/get", taskId=task)):  # noqa: ASYNC110 - clients poll
+            await asyncio.sleep(0.05)
+        return found
+
+
+def text_of(result: Any) -> str:
+    return result.content[0].text
+
+
+async def test_a_task_goes_on_after_the_server_was_killed_in_its_second_step(site: Site) -> None:
+    site.allow("river", 0)
+    task = await begun(site, "survey", place="river")
+    await site.seen("river 1 begun")
+    await site.killed()
+    site.allow("river", 1, 2)
+    done = await stands(site, task, lambda one: one["status"] != "working")
+    assert done["result"]["content"][0]["text"] == "river has 3 sides"
+    assert [line for line in site.done() if "done" in line] == ["river 0 done", "river 1 done", "river 2 done"]
+    assert site.done().count("river 0 begun") == 1
+    async with joined(site, user="eve", extensions=[Tasks()]) as eve:
+        with pytest.raises(MCPError) as refused:
+            await ask(eve, "tasks/get", taskId=task)
+        assert refused.value.code == -32602
+
+
+async def test_an_approval_three_levels_down_is_answered_after_a_kill_and_paid_once(site: Site) -> None:
+    task = await begun(site, "bureau", message="a printer")
+    asked = await stands(site, task, lambda one: one["status"] == "input_required")
+    ((key, request),) = asked["inputRequests"].items()
+    assert "McpBureau → McpPurchaser → McpCashier" in request["params"]["message"]
+    await site.killed()
+    async with joined(site, extensions=[Tasks()]) as client:
+        answer = {"action": "accept", "content": {"approved": True}}
+        await ask(client, "tasks/update", taskId=task, inputResponses={key: answer})
+    await site.killed()
+    done = await stands(site, task, lambda one: one["status"] not in ("working", "input_required"))
+    assert done["result"]["content"][0]["text"] == "here it is"
+    assert site.done() == ["paid 90"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_held_call_asks_the_server_is_killed_before_the_answer_and_pays_once(site: Site, mode: str) -> None:
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        await site.killed()
+        return ElicitResult(action="accept", content={"approved": True})
+
+    async with joined(site, mode=mode, elicitation_callback=answer) as client:
+        assert text_of(await client.call_tool("bureau", {"message": "a printer"})) == "here it is"
+    assert site.done() == ["paid 90"]
+
+
+async def test_a_held_call_with_a_session_that_is_cut_by_a_kill_is_joined_by_the_client_itself(site: Site) -> None:
+    async with joined(site, mode="legacy") as client:
+        call = asyncio.create_task(client.call_tool("survey", {"place": "river"}))
+        await site.seen("river 0 begun")
+        await site.killed()
+        site.allow("river", 0, 1, 2)
+        assert text_of(await call) == "river has 3 sides"
+    assert [line for line in site.done() if "done" in line] == ["river 0 done", "river 1 done", "river 2 done"]
+
+
+async def test_a_client_that_nobody_knows_is_refused_with_a_challenge(site: Site) -> None:
+    async with httpx2.AsyncClient() as http:
+        answer = await http.post(site.url, json={})
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
