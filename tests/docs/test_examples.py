@@ -106,6 +106,16 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
         ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
     ),
+    "mcp_tools.py": (
+        [
+            "100%: measured side 4",
+            "survey: {'place': 'the yard', 'meters': 48}",
+            'asked: Clerk wants to call order with {"what":"a desk"}. Allow it?',
+            "order: The desk will come.",
+            "ink: {'result': 3}",
+        ],
+        ["survey: {'place': 'the yard', 'meters': 48}", "order: The desk will come."],
+    ),
     "payments.py": (
         [
             "order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500",

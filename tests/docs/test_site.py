@@ -26,7 +26,7 @@ RIGHT_PAGES = {
     "replica": "how-to/cluster/",
     "rate limit": "how-to/budgets/",
     "webhook": "how-to/serve-clients/",
-    "MCP": "how-to/tools/",
+    "MCP": "how-to/mcp/",
     "migration": "how-to/keep-data/",
     "backup": "how-to/keep-data/",
     "API key": "how-to/authentication/",

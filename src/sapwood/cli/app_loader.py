@@ -19,6 +19,7 @@ from sapwood.settings import Durability
 USUAL = ("app.py", "main.py")
 EXTRA_OF = {
     "jwt": "auth",
+    "mcp": "mcp",
     "nats": "cluster",
     "obstore": "cluster",
     "opentelemetry": "otel",

@@ -24,6 +24,7 @@ from sapwood.cli import new as projects
 from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
 from sapwood.cli.cluster import cluster
 from sapwood.cli.explain import explain
+from sapwood.cli.mcp_command import mcp
 from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Target, whole_number
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
@@ -175,6 +176,7 @@ for command in (
 ):
     cli.command(command)
 cli.command(cluster)
+cli.command(mcp)
 temporal = App(name="temporal", help="Run the turns of an app as Temporal workflows.")
 cli.command(temporal)
 
