@@ -107,12 +107,12 @@ async def serving(app: App) -> AsyncGenerator[None, None]:
 
 # --8<-- [start:client]
 async def use(key: str) -> None:
-    async def answer(context: Any, question: Any) -> ElicitResult:
-        print(f"asked: {question.message}")
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        print(f"asked: {params.message}")
         return ElicitResult(action="accept", content={"approved": True})
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        print(f"{done:.0%}: {message}")
+    async def show(progress: float, total: float | None, message: str | None) -> None:
+        print(f"{progress:.0%}: {message}")
 
     headers = {"authorization": f"Bearer {key}"}
     async with (
@@ -122,7 +122,7 @@ async def use(key: str) -> None:
         ) as client,
     ):
         place = {"name": "the yard", "sides": 4}
-        survey = await client.call_tool("surveyor", place, progress_callback=progress)
+        survey = await client.call_tool("surveyor", place, progress_callback=show)
         print(f"survey: {survey.structured_content}")
         ordered: Any = await client.call_tool("order", {"message": "We need a desk."})
         print(f"order: {ordered.content[0].text}")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
-from tests.conformance.mcp_clients import LEGACY, Mcp, held, mcp_served
+from tests.conformance.mcp_clients import LEGACY, WITH_TASKS, Mcp, held, mcp_served
 from tests.conformance.worlds import until
 
-from sapwood import Agent, App, ChatAgent, agent_tool
+from sapwood import Agent, App, ChatAgent, Limits, agent_tool
 from sapwood.auth import User
 from sapwood.errors import UsageError
 from sapwood.protocols import Mcp as McpProtocol
@@ -286,3 +286,28 @@ async def test_without_servers_to_sign_in_there_is_no_metadata() -> None:
         assert (await one.site.http("/.well-known/oauth-protected-resource/mcp")).status == 404
     with pytest.raises(UsageError, match="authorization_servers"):
         McpProtocol(tools=[McpReporter], scopes=["tools"])
+
+
+@pytest.mark.storage
+async def test_a_stateless_call_that_nobody_can_join_is_cancelled_after_a_crash() -> None:
+    async with mcp_served(app()) as one:
+        client = Mcp(one)
+        call = held(one, client, "mcp_looker", {"place": "river"}, progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        await one.world.crash()
+        client.capabilities = WITH_TASKS
+        task = (await client.call("mcp_looker", {"place": "sea"}))["taskId"]
+        McpLooker.go.set()
+        assert (await client.settled(task))["status"] == "completed"
+        assert McpLooker.looks == ["sea"]
+
+
+async def test_the_limits_of_a_user_hold_for_the_calls_of_this_user() -> None:
+    def limits(user: str) -> Limits | None:
+        return Limits(tokens=0) if user == "ann" else None
+
+    async with mcp_served(app(authenticate=who, user_limits=limits)) as one:
+        refused = await Mcp(one, who="ann").call("talk", {"message": "hello"})
+        assert refused["isError"] is True
+        assert "tokens" in refused["content"][0]["text"]
+        assert (await Mcp(one, who="bob").call("talk", {"message": "hello"}))["content"][0]["text"] == "well"

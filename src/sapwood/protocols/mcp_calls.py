@@ -63,15 +63,20 @@ async def call_run(caller: Caller, tool: RunTool, params: dict[str, Any]) -> dic
     support = caller.work.options.task_support.get(tool.name, "optional")
     if support == "required":
         require_tasks(caller)
+    is_task = caller.takes_tasks and support != "forbidden"
+    id = caller.run or caller.work.new_run(tool)
     try:
         input = tool.input(arguments)
-        run = await caller.work.start(tool, input, caller.run or caller.work.new_run(tool))
+        if caller.is_stateless and not is_task:
+            caller.work.held.add(id)
+        run = await caller.work.start(tool, input, id)
     except (InvalidArguments, OverLimit, Refused) as error:
+        caller.work.held.remove(id)
         return failed(str(error))
     except Unavailable as error:
         return failed(told_of(error) or "Not available now. Try again later.")
-    if caller.takes_tasks and support != "forbidden":
-        return {"resultType": "task", **await caller.work.task(tool, caller.work.run(run.id) or run)}
+    if is_task:
+        return {"resultType": "task", **await caller.work.task(tool, caller.work.run(id) or run)}
     if caller.begun is not None:
         await caller.begun(tool)
     return await hold(caller, tool, run.id, about, 0)
@@ -97,11 +102,19 @@ async def _join(
 
 async def hold(caller: Caller, tool: RunTool, id: str, about: bytes, round: int) -> dict[str, Any]:
     """Wait for the end of a run; return its result, or what the client has to do before."""
+    caller.held.append(id)
+    result = await _held(caller, tool, id, about, round)
+    caller.held.remove(id)
+    if caller.is_stateless:
+        caller.work.held.remove(id)
+    return result
+
+
+async def _held(caller: Caller, tool: RunTool, id: str, about: bytes, round: int) -> dict[str, Any]:
     work, loop = caller.work, asyncio.get_running_loop()
     until = loop.time() + HOLD * 2**round if caller.is_stateless else None
     state = work.seal.sealed(f"{id}:{round}", about) if caller.is_stateless else None
     report, asked = ProgressReport(caller), set[str]()
-    caller.held.append(id)
     with work.bell(id) as bell:
         while True:
             bell.reset()
@@ -109,12 +122,10 @@ async def hold(caller: Caller, tool: RunTool, id: str, about: bytes, round: int)
             if run is None:
                 raise MCPError(INVALID, "The run of this call was deleted.")
             if run.is_over:
-                caller.held.remove(id)
                 return work.result(tool, run)
             await report.tell(run.progress)
             if caller.takes_forms and (questions := await work.questions(run)):
                 if caller.ask is None:
-                    caller.held.remove(id)
                     requests = await work.requests(run)
                     return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
                 for key in questions.keys() - asked:
@@ -122,7 +133,6 @@ async def hold(caller: Caller, tool: RunTool, id: str, about: bytes, round: int)
                     await caller.ask(id, questions[key])
             rest = None if until is None else until - loop.time()
             if rest is not None and rest <= 0:
-                caller.held.remove(id)
                 return {"resultType": "input_required", "requestState": state}
             await bell.news(rest)
 

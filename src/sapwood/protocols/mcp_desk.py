@@ -13,11 +13,13 @@ from sapwood.agent import Agent
 from sapwood.protocols.adapter import Adapters, adapter_of
 from sapwood.randomness import new_id
 from sapwood.retention import Retention
+from sapwood.runs.default_hooks import DefaultHooks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+LOST = "The connection of the client was lost."
 RETENTION = timedelta(days=7)
 """How long a tool call is kept after its end."""
 TABLES = """
@@ -25,6 +27,8 @@ CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, version TEXT NOT NULL, capabilities TEXT NOT NULL
 ) STRICT;
 CREATE TABLE secrets (secret BLOB NOT NULL) STRICT;
+CREATE TABLE owners (id TEXT NOT NULL) STRICT;
+CREATE TABLE held_runs (run TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
 """
 SESSIONS = 10_000
 """Sessions of one desk. The oldest is forgotten for a new one."""
@@ -49,23 +53,57 @@ def takes_forms(capabilities: Any) -> bool:
     return isinstance(found, dict) and ("form" in found or not found)
 
 
+class DeskHooks(DefaultHooks):
+    """The hooks of a desk: all that it does is done for its user, whose limits hold."""
+
+    def owner(self) -> str | None:
+        database = self._actor.user_database()
+        rows = list(database.run("SELECT id FROM owners LIMIT 1", ()))
+        return str(rows[0]["id"]) if rows else None
+
+
 class Responder(Protocol):
     """The adapter that answers what a desk receives."""
 
     async def respond(self, request: Request, desk: McpDesk) -> Response: ...
 
 
-class McpDesk(Agent):
+class DeskBase(Agent, hooks=frozenset()):
+    """An agent with the hooks of a desk."""
+
+    _hooks_class = DeskHooks
+
+
+class McpDesk(DeskBase):
     """Works for one user of an MCP server, or for all clients without a user. The id of a task is the id of a run."""
 
     migrations = (TABLES,)
     run_retention: ClassVar = Retention(age=RETENTION)
     send_identity = False
 
+    async def on_start(self) -> None:
+        """Cancel the runs of calls that were held, without an id that the client knows, when the process ended."""
+        for row in self.sql("DELETE FROM held_runs RETURNING run"):
+            self.runs.cancel(str(row["run"]), LOST)
+
     async def on_request(self, request: Request) -> Response:
         """Answer a request of the client."""
         adapters = self._actor.host.shared(Adapters).adapters
         return await cast("Responder", adapter_of(adapters, request.scope["path"])).respond(request, self)
+
+
+class HeldRuns:
+    """The runs of held calls that the client cannot join again: they end with their connection."""
+
+    def __init__(self, desk: McpDesk) -> None:
+        self._desk = desk
+
+    def add(self, run: str) -> None:
+        self._desk.sql("INSERT OR IGNORE INTO held_runs VALUES (?)", run)
+
+    def remove(self, run: str) -> None:
+        """The client has the result, or knows how to come again."""
+        self._desk.sql("DELETE FROM held_runs WHERE run = ?", run)
 
 
 class Sessions:

@@ -13,9 +13,10 @@ import msgspec
 
 from sapwood.address import PathSegment
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.call import id_of
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.mcp_desk import RETENTION, McpDesk, Seal, Session, Sessions
+from sapwood.protocols.mcp_desk import RETENTION, HeldRuns, McpDesk, Seal, Session, Sessions
 from sapwood.protocols.mcp_questions import answer_to, elicitation
 from sapwood.protocols.mcp_tools import RESULT, RunTool, Tool, is_object
 from sapwood.randomness import new_id
@@ -62,7 +63,7 @@ class DeskWork:
         self.options, self.request = options, request
         self._desk, self._actor = desk, desk._actor  # pyright: ignore[reportPrivateUsage]
         self.exchange = Exchange(self._actor, request)
-        self.sessions, self.seal = Sessions(desk), Seal(desk)
+        self.sessions, self.seal, self.held = Sessions(desk), Seal(desk), HeldRuns(desk)
         self.session: Session | None = None
 
     @property
@@ -94,6 +95,7 @@ class DeskWork:
     async def start(self, tool: RunTool, input: Any, id: str) -> Run:
         """Start a run; if there is one with this id, return it."""
         limit = self.options.max_duration
+        self._know_owner()
         return await self._desk.start_run(
             cast("Any", tool.cls),
             input,
@@ -103,6 +105,12 @@ class DeskWork:
             timeout=tool.tool.timeout,
             display=tool.tool.display,
         )
+
+    def _know_owner(self) -> None:
+        """Store for whom the runs of this desk are, before the first begins."""
+        owner = id_of(self.exchange.user)
+        if owner is not None and not list(self._desk.sql("SELECT 1 FROM owners")):
+            self._desk.sql("INSERT INTO owners VALUES (?)", owner)
 
     def run(self, id: str) -> Run | None:
         """Return a run of this desk."""

@@ -95,6 +95,9 @@ class DefaultHooks:
     def turn_cause(self, turn: str | None = None) -> TurnCause | None:
         """Return `None`: the agent has no turns."""
 
+    def owner(self) -> str | None:
+        """Return `None`: the agent may work for several users."""
+
     async def limit_settled(self, turn: str) -> None:
         """Do nothing: the agent has no turns."""
 

@@ -50,6 +50,10 @@ class RunHooks(ClientHooks, Protocol):
         """Return for whom a turn is executed, by default the one that runs now; `None` if there is none."""
         ...
 
+    def owner(self) -> str | None:
+        """Return the id of the user for whom the agent does everything; `None` if it works for several, or for none."""
+        ...
+
     async def limit_settled(self, turn: str) -> None:
         """Resume a turn that waited until a person allowed more of a limit."""
         ...

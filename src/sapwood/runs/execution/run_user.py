@@ -28,5 +28,6 @@ def _started_by(above: Actor, run: str) -> TurnCause | None:
     row = RunsTable(above.database, above.host.clock).get(run)
     work = None if row is None else row.work_id
     if work is None or work.kind != "run":
-        return None
+        owner = run_hooks(above).owner()
+        return None if owner is None else TurnCause(owner)
     return run_hooks(above).turn_cause(work.id) or TurnCause(run=work.id)
