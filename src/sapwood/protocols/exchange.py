@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from sapwood.address import Address
+from sapwood.address import Address, PathSegment
 from sapwood.capabilities.connections import ClientHooks, Connection
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
@@ -21,11 +21,13 @@ from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.conversation import Conversation
-from sapwood.errors import OverLimit, Refused
+from sapwood.errors import NotFound, OverLimit, Refused
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import WATCH_ONLY, Socket
-from sapwood.kernel.marshal.call import Call
+from sapwood.kernel.marshal.call import Call, current
 from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.kernel.trees.tree import tree_of
+from sapwood.namespaces.files import AgentFiles
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
 from sapwood.runs.events.events import ENDS, Event, turn_event
@@ -36,11 +38,12 @@ from sapwood.runs.http.events_http import PATH, OpenStreams
 from sapwood.runs.questions.questions import Questions
 from sapwood.runs.tables.executed_runs_table import streamed
 from sapwood.runs.tables.question import Answer, Question, parse_full_id
-from sapwood.runs.tables.runs_table import failure
+from sapwood.runs.tables.runs_table import RunsTable, failure
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+T = TypeVar("T")
 MOST_ITEMS = 10_000
 """Items of a stream that a call returns as a list."""
 REPLAY = timedelta(hours=1)
@@ -119,8 +122,13 @@ class Exchange:
         row = self._record.turns.get(id)
         return None if row is None or not row.message else self._record.transcript.get(row.message)
 
+    @property
+    def files(self) -> AgentFiles:
+        """The files of the agent, of any class."""
+        return AgentFiles(self._actor)
+
     def state(self) -> Any:
-        """Return the state of the agent as JSON; `None` if it has none."""
+        """Return the state of the agent, of any class, as JSON; `None` if it has none."""
         text = self._actor.of(State).text()
         return None if text is None else msgspec.json.decode(text)
 
@@ -140,6 +148,42 @@ class Exchange:
             return await self._actor.of(Questions).answer_of_client(self._request, "http", path, id, answer, None)
         except Shut:
             raise Refused("You may not answer this question.") from None
+
+    # Agents below.
+
+    async def below(self, path: Path, read: Callable[[Exchange], Awaitable[T]]) -> T | None:
+        """Read something inside an agent below any agent. `None` if there is none, or the client may not go there."""
+        actor = self._actor
+        if not await Gates(actor, self._request, "request", PATH).admits(path):
+            return None
+        try:
+            child = await tree_of(actor).reach(Address((*actor.address.segments, *path)), None, current.get())
+        except NotFound:
+            return None
+        if child is None:
+            return None
+        _, reply = child.handle("read", read, Exchange(child, self._request))
+        return await reply
+
+    async def runs_below(self, id: str) -> list[Event]:
+        """Return the starts and ends of a run of any agent, and of all runs below it that the client could reach."""
+        actor, admitted, found = self._actor, dict[Path, bool](), list[Event]()
+        row = RunsTable(actor.database, actor.host.clock).get(id)
+        if row is None:
+            return []
+        depth, gates = len(actor.address.segments), Gates(actor, self._request, "request", PATH)
+        watch = Subscription(actor, "tree", None, runs_only=True)
+        watch.begin_after(row.number - 1)
+        async with aclosing(watch.events_or_silence(None, marks_stored=True)) as events:
+            while (event := await anext(events)) is not None:
+                path = event.path[depth : len(event.path) - event.remote]
+                if path[:1] != (PathSegment(row.type, row.name),) or event.kind not in ("started", *ENDS.values()):
+                    continue
+                if path not in admitted:
+                    admitted[path] = await gates.admits(path)
+                if admitted[path]:
+                    found.append(event)
+        return found
 
     # Methods.
 

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from sapwood.kernel.marshal.agent_class import known
-from sapwood.protocols import mcp_tasks
+from sapwood.protocols import mcp_resources, mcp_tasks
 from sapwood.protocols.mcp_calls import INVALID, TASKS, Caller, call_run
 from sapwood.protocols.mcp_methods import MethodCaller
 from sapwood.protocols.mcp_tasks import TaskParams, TaskUpdateParams
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CACHED = CacheHint(ttl_ms=60_000, scope="public")
 """How long a client may keep lists, which are the same for all."""
+PRIVATE = CacheHint(ttl_ms=0, scope="private")
 TASK_METHODS: tuple[tuple[str, type[TaskParams], Callable[[Caller, Any], Awaitable[dict[str, Any]]]], ...] = (
     ("tasks/get", TaskParams, mcp_tasks.get),
     ("tasks/update", TaskUpdateParams, mcp_tasks.update),
@@ -50,13 +51,33 @@ def server_of(options: McpOptions) -> Any:
             raise MCPError(INVALID, f"There is no tool {params.name[:80]!r}.")
         return {"resultType": "complete", **result}
 
+    async def list_resources(context: Any, params: Any) -> Any:
+        _check_cursor(params)
+        return mcp_resources.listed(_at_desk(context))
+
+    async def list_templates(context: Any, params: Any) -> Any:
+        _check_cursor(params)
+        return mcp_resources.templates()
+
+    async def read_resource(context: Any, params: Any) -> Any:
+        return await mcp_resources.read(_at_desk(context), str(params.uri))
+
     server: Any = Server(
         options.name,
         version=options.version,
         instructions=options.instructions,
-        cache_hints={"tools/list": CACHED, "server/discover": CACHED},
+        cache_hints={
+            "tools/list": CACHED,
+            "server/discover": CACHED,
+            "resources/templates/list": CACHED,
+            "resources/list": PRIVATE,
+            "resources/read": PRIVATE,
+        },
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
     )
     server.extensions[TASKS] = {}
     for method, kind, answer in TASK_METHODS:
@@ -66,12 +87,16 @@ def server_of(options: McpOptions) -> Any:
 
 def _for_caller(answer: Callable[[Caller, Any], Awaitable[dict[str, Any]]]) -> Callable[[Any, Any], Any]:
     async def handle(context: Any, params: Any) -> Any:
-        caller = context.lifespan_context
-        if not isinstance(caller, Caller):
-            raise MCPError(METHOD_NOT_FOUND, "Only tools are called here.")
-        return await answer(caller, params)
+        return await answer(_at_desk(context), params)
 
     return handle
+
+
+def _at_desk(context: Any) -> Caller:
+    """Return who makes a request to a desk; at the root of a method, there are only tools."""
+    if not isinstance(context.lifespan_context, Caller):
+        raise MCPError(METHOD_NOT_FOUND, "Only tools are called here.")
+    return context.lifespan_context
 
 
 def shown(tool: Tool) -> dict[str, Any]:
