@@ -14,6 +14,7 @@ from sapwood import Agent, App, ChatAgent, Limits, agent_tool
 from sapwood.auth import User
 from sapwood.errors import UsageError
 from sapwood.protocols import Mcp as McpProtocol
+from sapwood.runs.http.events_http import OpenStreams
 from sapwood.testing import ScriptedModel, text
 
 
@@ -21,6 +22,12 @@ from sapwood.testing import ScriptedModel, text
 class McpTopic:
     name: str
     depth: int = 1
+
+
+@dataclass
+class McpStop:
+    place: str
+    topics: list[McpTopic]
 
 
 @dataclass
@@ -37,6 +44,13 @@ class McpReporter(Agent):
     async def on_run(self, topic: McpTopic) -> McpReport:
         self.runs_begun.append(topic.name)
         return McpReport(topic.name, topic.depth * 100)
+
+
+class McpPlanner(Agent):
+    """Plans a journey."""
+
+    async def on_run(self, stops: list[McpStop]) -> int:
+        return len(stops)
 
 
 class McpLooker(Agent):
@@ -80,7 +94,7 @@ def who(request: Any) -> User | None:
 def app(**more: Any) -> App:
     McpLooker.go = asyncio.Event()
     McpLooker.looks, McpLooker.cancelled, McpReporter.runs_begun = [], [], []
-    tools = [McpReporter, McpLooker, McpBroken, agent_tool(McpTalker, name="talk")]
+    tools = [McpPlanner, McpReporter, McpLooker, McpBroken, agent_tool(McpTalker, name="talk")]
     return App(agents=[], protocols=[McpProtocol(tools=tools)], **more)
 
 
@@ -108,6 +122,8 @@ async def test_tools_have_schemas_and_results_have_types() -> None:
         ("mcp_reporter", {"name": 3}, "does not fit"),
         ("mcp_reporter", {}, "does not fit"),
         ("mcp_reporter", {"name": "x", "dept": 3}, "There is no argument 'dept'"),
+        ("mcp_planner", {"stops": [{"place": "x", "topics": [{"name": "y", "dept": 1}]}]}, "no argument 'dept'"),
+        ("mcp_planner", {"stops": 3}, "does not fit"),
         ("mcp_looker", {}, "The argument 'place' is missing"),
         ("talk", {"massage": "x"}, "There is no argument 'massage'"),
         ("mcp_broken", {}, "reference"),
@@ -311,3 +327,36 @@ async def test_the_limits_of_a_user_hold_for_the_calls_of_this_user() -> None:
         assert refused["isError"] is True
         assert "tokens" in refused["content"][0]["text"]
         assert (await Mcp(one, who="bob").call("talk", {"message": "hello"}))["content"][0]["text"] == "well"
+
+
+async def test_a_server_that_stops_tells_the_client_of_a_stateless_call_how_to_join_it_again() -> None:
+    async with mcp_served(app()) as one:
+        client = Mcp(one)
+        call = held(one, client, "mcp_looker", {"place": "river"}, progress="p1")
+        joined = await client.begun()
+        other = held(one, joined, "mcp_looker", {"place": "sea"}, id=3, progress="p2")
+        await until(lambda: len(call.messages) == len(other.messages) == 1)
+        one.world.node.shared(OpenStreams).end()
+        state = (await call.over())["result"]["requestState"]
+        await until(lambda: other.is_over)
+        assert len(other.messages) == 1
+
+        await one.world.crash()
+        McpLooker.go.set()
+        resumed = held(one, joined, after=other.ids[-1])
+        assert (await resumed.over())["result"]["structuredContent"] == {"result": ["sea"]}
+        result = await Mcp(one).call("mcp_looker", {"place": "river"}, requestState=state)
+        assert result["structuredContent"] == {"result": ["river"]}
+        assert sorted(McpLooker.looks) == ["river", "sea"]
+
+
+async def test_two_clients_of_a_user_call_at_once_and_each_hears_of_its_own_call() -> None:
+    async with mcp_served(app(authenticate=who)) as one:
+        calls = [
+            held(one, Mcp(one, who="ann"), "mcp_looker", {"place": f"place {n}"}, progress=f"p{n}") for n in range(8)
+        ]
+        await until(lambda: all(len(call.messages) == 1 for call in calls))
+        McpLooker.go.set()
+        for n, call in enumerate(calls):
+            assert (await call.over())["result"]["structuredContent"] == {"result": [f"place {n}"]}
+            assert {m["params"]["progressToken"] for m in call.messages if "method" in m} == {f"p{n}"}

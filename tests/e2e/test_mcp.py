@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -12,8 +13,9 @@ from typing import Any, Literal
 
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client.extension import ClientExtension, ResultClaim
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, Request, RequestParams, Result, TextContent
@@ -35,7 +37,7 @@ class McpServer(Server):
 class Site:
     """The server, and what its agents did."""
 
-    def __init__(self, server: McpServer, log: Path) -> None:
+    def __init__(self, server: Any, log: Path) -> None:
         self.server, self._log = server, log
 
     @property
@@ -53,9 +55,9 @@ class Site:
         async with asyncio.timeout(patience(30)):
             await happens(lambda: line in self.done())
 
-    async def killed(self) -> None:
-        """Kill the server at once, and start it again."""
-        await asyncio.to_thread(self.server.end, signal.SIGKILL)
+    async def killed(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the server, by default at once, and start it again."""
+        await asyncio.to_thread(self.server.end, how)
         await asyncio.to_thread(self.server.start)
 
 
@@ -167,11 +169,14 @@ async def test_a_held_call_asks_the_server_is_killed_before_the_answer_and_pays_
     assert site.done() == ["paid 90"]
 
 
-async def test_a_held_call_with_a_session_that_is_cut_by_a_kill_is_joined_by_the_client_itself(site: Site) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_held_call_with_a_session_that_is_cut_is_joined_by_the_client_itself(
+    site: Site, how: signal.Signals
+) -> None:
     async with joined(site, mode="legacy") as client:
         call = asyncio.create_task(client.call_tool("survey", {"place": "river"}))
         await site.seen("river 0 begun")
-        await site.killed()
+        await site.killed(how)
         site.allow("river", 0, 1, 2)
         assert text_of(await call) == "river has 3 sides"
     assert [line for line in site.done() if "done" in line] == ["river 0 done", "river 1 done", "river 2 done"]
@@ -182,3 +187,42 @@ async def test_a_client_that_nobody_knows_is_refused_with_a_challenge(site: Site
         answer = await http.post(site.url, json={})
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_program_on_standard_input_and_output_that_is_killed_goes_on_with_its_tasks(tmp_path: Path) -> None:
+    site = Site(None, tmp_path / "done.log")
+    options = ["--data", str(tmp_path / "data"), "--header", "Authorization: Bearer ann"]
+    args = ["-m", "sapwood", "mcp", f"{HERE / 'mcp_app.py'}:site", *options]
+    program = StdioServerParameters(command=sys.executable, args=args, env={"MCP_LOG": str(tmp_path / "done.log")})
+
+    async with asyncio.timeout(patience(60)):
+        async with Client(stdio_client(program), extensions=[Tasks()]) as client:
+            task = text_of(await client.call_tool("survey", {"place": "river"}))
+            await site.seen("river 0 begun")
+            os.kill(await asyncio.to_thread(found, str(tmp_path / "data")), signal.SIGKILL)
+        site.allow("river", 0, 1, 2)
+        async with Client(stdio_client(program), extensions=[Tasks()]) as client:
+            while (done := await ask(client, "tasks/get", taskId=task))["status"] == "working":  # noqa: ASYNC110 - clients poll
+                await asyncio.sleep(0.05)
+            assert done["result"]["content"][0]["text"] == "river has 3 sides"
+        for mode in ("auto", "legacy"):
+            async with Client(stdio_client(program), mode=mode, elicitation_callback=approved) as client:
+                assert text_of(await client.call_tool("bureau", {"message": "a printer"})) == "here it is"
+    assert [line for line in site.done() if "done" in line] == ["river 0 done", "river 1 done", "river 2 done"]
+    assert site.done().count("paid 90") == 2
+
+
+async def approved(context: Any, params: Any) -> ElicitResult:
+    return ElicitResult(action="accept", content={"approved": True})
+
+
+def found(data: str) -> int:
+    """Return the process that has this data folder in its command."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if data.encode() in words and b"mcp" in words:
+            return int(path.parent.name)
+    raise AssertionError("The program is not running.")

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 from sapwood.errors import InvalidArguments, OverLimit, Refused, Unavailable
 from sapwood.kernel.marshal.disclosure import told_of
+from sapwood.protocols.mcp_http import Unfinished
 from sapwood.protocols.mcp_tools import RunTool
 from sapwood.protocols.mcp_work import DeskWork, failed, words_of
 from sapwood.runs.execution.contract import CANCELLED
@@ -132,8 +133,10 @@ async def _held(caller: Caller, tool: RunTool, id: str, about: bytes, round: int
                     asked.add(key)
                     await caller.ask(id, questions[key])
             rest = None if until is None else until - loop.time()
-            if rest is not None and rest <= 0:
+            if (rest is not None and rest <= 0) or (bell.is_over and state is not None):
                 return {"resultType": "input_required", "requestState": state}
+            if bell.is_over:
+                raise Unfinished
             await bell.news(rest)
 
 

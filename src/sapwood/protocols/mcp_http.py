@@ -14,6 +14,7 @@ from mcp.server.runner import modern_error_data, serve_one
 from mcp.shared.exceptions import NoBackChannelError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp.shared.transport_context import TransportContext
+from mcp_types.jsonrpc import INTERNAL_ERROR
 from starlette.responses import Response
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ STREAM_HEADERS = [
 ]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Unfinished(Exception):
+    """The server stops, and the client is to continue the stream of a held call at the next one."""
 
 
 @dataclass
@@ -75,7 +80,10 @@ class Exchanged(Response):
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch, receive, group.cancel_scope)
             group.start_soon(self._ping)
-            message = await _outcome(self._id, self._work(self))
+            try:
+                message = await _outcome(self._id, self._work(self))
+            except Unfinished:
+                message = None
             async with self._lock:
                 await self._answer(scope, receive, message)
             group.cancel_scope.cancel()
@@ -103,10 +111,13 @@ class Exchanged(Response):
             await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         await self._send({"type": "http.response.body", "body": text, "more_body": True})
 
-    async def _answer(self, scope: Any, receive: Receive, message: dict[str, Any]) -> None:
+    async def _answer(self, scope: Any, receive: Receive, message: dict[str, Any] | None) -> None:
         assert self._send is not None
         if self._is_stream:
-            await self._send({"type": "http.response.body", "body": _event(message, None), "more_body": False})
+            last = b"" if message is None else _event(message, None)
+            await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        elif message is None:
+            await refusal(503, INTERNAL_ERROR, "The server stops. Try again.", self._id)(scope, receive, self._send)
         else:
             status = ERROR_CODE_HTTP_STATUS.get(message["error"]["code"], 200) if "error" in message else 200
             response = json_response(message, status)
@@ -125,6 +136,8 @@ async def _outcome(id: Any, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     """Return the result of a request, or its error, as a message."""
     try:
         return {"jsonrpc": "2.0", "id": id, "result": await work}
+    except Unfinished:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a hook of the user's raised; it is logged
         told: Any = modern_error_data(error).model_dump(mode="json", exclude_none=True)
         return {"jsonrpc": "2.0", "id": id, "error": told}

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 METADATA = "/.well-known/oauth-protected-resource"
 ANONYMOUS = "anonymous"
-METHOD_PATH = "/mcp"
-"""The path below a root at which its methods are called."""
 LONGEST_ID = 200
 """Bytes of the id of a user that is part of the name of a desk; a longer one is hashed."""
 DAY = timedelta(days=1)
@@ -98,7 +96,7 @@ class Mcp(Adapter):
         if self._signs_in:
             self.public = (f"{METADATA}{path}", METADATA)
             self.roots = (path, METADATA)
-        self.paths = (METHOD_PATH,) if methods else ()
+        self.paths = (path,) if methods else ()
         self._server = server_of(self.options)
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
@@ -114,7 +112,7 @@ class Mcp(Adapter):
             return Place(McpDesk, desk_of(request.scope.get("user")), self.path)
         if tool.cls not in agents:
             raise UsageError(f"Mcp(methods=[{tool.cls.__name__}]): add the class to App(agents=…).")
-        return Place(tool.cls, agent, METHOD_PATH)
+        return Place(tool.cls, agent, self.path)
 
     def challenge(self, request: Request) -> str | None:
         """Return where a client without a user learns how to sign in."""

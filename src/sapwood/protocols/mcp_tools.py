@@ -260,13 +260,33 @@ def is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def check_names(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse an argument that a tool does not have: none is ignored."""
-    if schema.get("additionalProperties", False) is not False:
-        return
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    if unknown := [name for name in arguments if name not in properties]:
-        expected = ", ".join(properties) or "none"
-        raise InvalidArguments(f"There is no argument {unknown[0]!r}. Expected: {expected}.")
+    """Refuse an argument, or a field in one, that a tool does not have: none is ignored."""
+    if (found := _unknown_field(schema, schema, arguments)) is not None:
+        name, properties = found
+        raise InvalidArguments(f"There is no argument {name!r}. Expected: {', '.join(properties) or 'none'}.")
+
+
+def _unknown_field(root: Mapping[str, Any], schema: Any, value: Any) -> tuple[str, list[str]] | None:
+    """Return a field that a schema does not have, with those that it has; `None` if there is none.
+
+    Choices, and objects with further fields, are left to the type itself.
+    """
+    if not isinstance(schema, Mapping):
+        return None
+    known = cast("Mapping[str, Any]", schema)
+    if str(known.get("$ref", "")).startswith(DEFINITION):
+        return _unknown_field(root, root["$defs"][known["$ref"].removeprefix(DEFINITION)], value)
+    if isinstance(value, list) and "items" in known:
+        inner = (_unknown_field(root, known["items"], one) for one in cast("list[Any]", value))
+        return next((one for one in inner if one is not None), None)
+    properties: Any = known.get("properties")
+    if not isinstance(value, dict) or properties is None or known.get("additionalProperties", False) is not False:
+        return None
+    fields = cast("dict[str, Any]", value)
+    if unknown := [name for name in fields if name not in properties]:
+        return unknown[0], list(properties)
+    inner = (_unknown_field(root, properties[name], one) for name, one in fields.items())
+    return next((one for one in inner if one is not None), None)
 
 
 def _object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sapwood.protocols.mcp_questions import answer_to, elicitation
 from sapwood.protocols.mcp_tools import RESULT, RunTool, Tool, is_object
 from sapwood.randomness import new_id
 from sapwood.runs.events.events import ENDS, Ear, Feed
+from sapwood.runs.http.events_http import OpenStreams
 from sapwood.runs.tables.question import Question
 from sapwood.runs.tables.runs_table import Run
 
@@ -124,11 +125,14 @@ class DeskWork:
     def bell(self, id: str) -> Generator[RunBell, None, None]:
         """Listen to what happens in a run."""
         feed, bell = self._actor.of(Feed), RunBell(self._actor, id)
+        streams = self._actor.host.shared(OpenStreams)
         feed.ears.add(bell)
+        streams.readers.add(bell)
         try:
             yield bell
         finally:
             feed.ears.discard(bell)
+            streams.readers.discard(bell)
 
     # Questions
 
@@ -154,10 +158,12 @@ class DeskWork:
 
     # What clients are told
 
-    def result(self, tool: RunTool, run: Run) -> dict[str, Any]:
-        """Return the result of a run that is over, as that of a tool call."""
+    def result(self, tool: RunTool | None, run: Run) -> dict[str, Any]:
+        """Return the result of a run that is over, as that of a tool call. Without its tool, it is text."""
         if not run.ok:
-            return failed(for_clients(run.error or run.reason or f"{tool.name} did not complete."))
+            return failed(for_clients(run.error or run.reason or f"{run.agent.type} did not complete."))
+        if tool is None:
+            return {"content": [{"type": "text", "text": run.summary}]}
         try:
             value = tool.output(run.output, run.summary)
         except ValueError as error:
@@ -180,7 +186,7 @@ class DeskWork:
         if run.status == "interrupted" or run.reason == TIMED_OUT:
             text = for_clients(run.error or run.reason or "The run was interrupted.")
             return {**told, "status": "failed", "statusMessage": text, "error": {"code": -32603, "message": text}}
-        if run.is_over and tool is not None:
+        if run.is_over:
             return {**told, "status": "completed", "result": self.result(tool, run)}
         if requests := await self.requests(run):
             return {**told, "status": "input_required", "inputRequests": requests}
