@@ -118,13 +118,29 @@ class McpDefaults(Agent):
         return str(await self.questions.ask("Who are you?", schema=form, approvers=ANY_CLIENT))
 
 
+class McpChoices(Agent):
+    """Asks with a form of choices."""
+
+    async def on_run(self, why: str = "") -> str:
+        names = ["option1", "option2", "option3"]
+        titled = [{"const": f"value{n}", "title": f"Option {n}"} for n in (1, 2, 3)]
+        fields = {
+            "untitledSingle": {"type": "string", "enum": names},
+            "titledSingle": {"type": "string", "oneOf": titled},
+            "untitledMulti": {"type": "array", "items": {"type": "string", "enum": names}},
+            "titledMulti": {"type": "array", "items": {"anyOf": titled}},
+        }
+        form = {"type": "object", "properties": fields}
+        return str(await self.questions.ask("Which?", schema=form, approvers=ANY_CLIENT))
+
+
 class McpSteps(Agent):
     """Reports its progress several times."""
 
     async def on_run(self, why: str = "") -> str:
         for percent in (0, 25, 50, 75, 100):
             self.report_progress(percent / 100, f"{percent} %")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)  # progress is told a few times a second at most
         return "done"
 
 
@@ -169,6 +185,7 @@ TOOLS = {
     "test_simple_text": McpGreet,
     "test_elicitation": McpContact,
     "test_elicitation_sep1034_defaults": McpDefaults,
+    "test_elicitation_sep1330_enums": McpChoices,
     "test_custom_headers": McpPlace,
 }
 tools = [agent_tool(cls, name=name) for name, cls in TOOLS.items()]

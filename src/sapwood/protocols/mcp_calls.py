@@ -10,8 +10,7 @@ from typing import Any, cast
 import msgspec
 from mcp.shared.exceptions import MCPError
 
-from sapwood.errors import InvalidArguments, OverLimit, Refused, Unavailable
-from sapwood.kernel.marshal.disclosure import told_of
+from sapwood.errors import InvalidArguments, OverLimit, Refused
 from sapwood.protocols.mcp_http import Unfinished
 from sapwood.protocols.mcp_tools import RunTool
 from sapwood.protocols.mcp_work import DeskWork, failed, words_of
@@ -46,6 +45,10 @@ class Caller:
     held: list[str] = field(default_factory=list[str])
     """The runs whose calls are held now."""
 
+    def told(self, error: Exception, method: str) -> str:
+        """Return what the client may be told of an error."""
+        return self.work.exchange.told(error, method)
+
     def cancel(self) -> None:
         """Cancel the runs whose calls are held: to close the stream is to cancel."""
         for id in self.held:
@@ -74,8 +77,6 @@ async def call_run(caller: Caller, tool: RunTool, params: dict[str, Any]) -> dic
     except (InvalidArguments, OverLimit, Refused) as error:
         caller.work.held.remove(id)
         return failed(str(error))
-    except Unavailable as error:
-        return failed(told_of(error) or "Not available now. Try again later.")
     if is_task:
         return {"resultType": "task", **await caller.work.task(tool, caller.work.run(id) or run)}
     if caller.begun is not None:

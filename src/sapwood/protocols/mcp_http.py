@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import msgspec
 from mcp.server.connection import Connection
-from mcp.server.runner import modern_error_data, serve_one
-from mcp.shared.exceptions import NoBackChannelError
+from mcp.server.runner import serve_one
+from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp.shared.transport_context import TransportContext
 from mcp_types.jsonrpc import INTERNAL_ERROR
+from pydantic import ValidationError
 from starlette.responses import Response
 
-log = logging.getLogger(__name__)
+from sapwood.errors import Unavailable
 
 PING = 15.0
 """Seconds without news after which a stream has a comment, so that no proxy closes it."""
@@ -77,16 +78,16 @@ class Exchanged(Response):
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Do the work, tell what happens, and answer."""
         self._send = send
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch, receive, group.cancel_scope)
-            group.start_soon(self._ping)
-            try:
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                group.start_soon(self._ping)
                 message = await _outcome(self._id, self._work(self))
-            except Unfinished:
-                message = None
-            async with self._lock:
-                await self._answer(scope, receive, message)
-            group.cancel_scope.cancel()
+                async with self._lock:
+                    await self._answer(scope, receive, message)
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:  # the server knows what to do with the one that is in it
+            raise several.exceptions[0] from None
 
     async def tell(self, message: Mapping[str, Any], id: str | None = None) -> None:
         """Send a message before the answer."""
@@ -132,25 +133,43 @@ class Exchanged(Response):
         scope.cancel()
 
 
-async def _outcome(id: Any, work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the result of a request, or its error, as a message."""
+async def _outcome(id: Any, work: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the result of a request, or its error, as a message; `None` if the server stops before there is one."""
     try:
         return {"jsonrpc": "2.0", "id": id, "result": await work}
     except Unfinished:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a hook of the user's raised; it is logged
-        told: Any = modern_error_data(error).model_dump(mode="json", exclude_none=True)
-        return {"jsonrpc": "2.0", "id": id, "error": told}
+        return None
+    except (MCPError, ValidationError) as error:
+        told: Any = handler_exception_to_error_data(error)
+        return {"jsonrpc": "2.0", "id": id, "error": told.model_dump(mode="json", exclude_none=True)}
+
+
+class AnyCaller(Protocol):
+    """Who makes a request."""
+
+    def cancel(self) -> None:
+        """Cancel what the request waits for."""
+        ...
+
+    def told(self, error: Exception, method: str) -> str:
+        """Return what the client may be told of an error."""
+        ...
 
 
 async def served(
-    server: Any, caller: object, message: Mapping[str, Any], connection: Connection, headers: Mapping[str, str]
+    server: Any, caller: AnyCaller, message: Mapping[str, Any], connection: Connection, headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Have the `mcp` package check a request, and answer it."""
-    one = cast("Any", OneRequest(message["id"], headers))
-    return await serve_one(
-        server, one, message["method"], message.get("params"), connection=connection, lifespan_state=caller
-    )
+    """Have the `mcp` package check a request, and answer it.
+
+    Raises `Unavailable` if the agent has to be asked elsewhere, or later: that is told as an error of HTTP.
+    """
+    one, method = cast("Any", OneRequest(message["id"], headers)), message["method"]
+    try:
+        return await serve_one(server, one, method, message.get("params"), connection=connection, lifespan_state=caller)
+    except (MCPError, ValidationError, Unavailable, Unfinished):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a hook raised; it is logged
+        raise MCPError(INTERNAL_ERROR, caller.told(error, method)) from None
 
 
 def progress_to(exchanged: Callable[[], Exchanged], params: Any) -> Callable[..., Awaitable[None]]:

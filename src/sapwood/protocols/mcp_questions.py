@@ -14,8 +14,11 @@ from sapwood.runs.tables.question import Answer, Question
 APPROVED = "approved"
 ANSWER = "answer"
 PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
+LIST_KEYWORDS = frozenset({"type", "title", "description", "items", "default", "minItems", "maxItems"})
+"""What the schema of a field with several choices may say in MCP."""
 FIELD_KEYWORDS = frozenset(
-    {"type", "title", "description", "enum", "default", "format"} | {"minimum", "maximum", "minLength", "maxLength"}
+    {"type", "title", "description", "enum", "oneOf", "default", "format"}
+    | {"minimum", "maximum", "minLength", "maxLength"}
 )
 """What the schema of a field of a form may say in MCP."""
 LONGEST = 500
@@ -106,7 +109,26 @@ def _is_flat(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_field(schema: Any) -> bool:
+    """Return whether a form of MCP can have a field with this schema: a simple value, or a choice of several."""
     if not isinstance(schema, Mapping):
         return False
     found = cast("Mapping[str, Any]", schema)
-    return found.get("type") in PRIMITIVES and not found.keys() - FIELD_KEYWORDS
+    if found.get("type") == "array":
+        return not found.keys() - LIST_KEYWORDS and _is_choice(found.get("items"))
+    is_plain = "oneOf" not in found or _are_titled(found["oneOf"])
+    return found.get("type") in PRIMITIVES and not found.keys() - FIELD_KEYWORDS and is_plain
+
+
+def _is_choice(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    found = cast("Mapping[str, Any]", schema)
+    is_named = found.get("type") == "string" and set(found) == {"type", "enum"}
+    return is_named or (set(found) == {"anyOf"} and _are_titled(found["anyOf"]))
+
+
+def _are_titled(choices: Any) -> bool:
+    return isinstance(choices, list) and all(
+        isinstance(one, Mapping) and set(cast("Mapping[str, Any]", one)) == {"const", "title"}
+        for one in cast("list[Any]", choices)
+    )

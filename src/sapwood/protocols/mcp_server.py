@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 METADATA = "/.well-known/oauth-protected-resource"
+PATH = "/mcp"
 ANONYMOUS = "anonymous"
 LONGEST_ID = 200
 """Bytes of the id of a user that is part of the name of a desk; a longer one is hashed."""
@@ -59,7 +60,7 @@ class Mcp(Adapter):
         name: str = "sapwood",
         version: str = "",
         instructions: str | None = None,
-        path: str = "/mcp",
+        path: str = PATH,
         authorization_servers: Sequence[str] = (),
         scopes: Sequence[str] = (),
         resource: str | None = None,
@@ -94,8 +95,8 @@ class Mcp(Adapter):
             )
         self._signs_in, self._scopes, self._resource = tuple(authorization_servers), tuple(scopes), resource
         if self._signs_in:
-            self.public = (f"{METADATA}{path}", METADATA)
-            self.roots = (path, METADATA)
+            self.public = (f"{METADATA}{path}", *([METADATA] if path == PATH else []))
+            self.roots = (path, *self.public)
         self.paths = (path,) if methods else ()
         self._server = server_of(self.options)
 

@@ -87,6 +87,7 @@ class WithSession:
             result = await served(self._server, self._caller(None, message, exchanged), message, connection, {})
             session = self._work.sessions.begin(result["protocolVersion"], message["params"]["capabilities"])
             exchanged.headers_of_json[SESSION_HEADER] = session.id
+            exchanged.headers_of_json["access-control-expose-headers"] = SESSION_HEADER  # for pages of other origins
             return result
 
         return Exchanged(begin, message["id"], on_lost=None)

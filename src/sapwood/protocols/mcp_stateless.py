@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from mcp.server.connection import Connection
 from mcp.server.streamable_http import check_accept_headers
@@ -21,19 +21,11 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_REQUEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sapwood.protocols.mcp_http import Exchanged, progress_to, refusal, served
+from sapwood.protocols.mcp_http import AnyCaller, Exchanged, progress_to, refusal, served
 from sapwood.protocols.mcp_messages import NOT_ONE, is_notification, is_request, message_of
 from sapwood.protocols.mcp_options import McpOptions
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
-class AnyCaller(Protocol):
-    """Who makes a request."""
-
-    def cancel(self) -> None:
-        """Cancel what the request waits for."""
-        ...
 
 
 class Stateless:
