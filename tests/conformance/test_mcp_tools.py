@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from sapwood import Agent, App, ChatAgent, Limits, agent_tool
 from sapwood.auth import User
 from sapwood.errors import UsageError
 from sapwood.protocols import Mcp as McpProtocol
+from sapwood.protocols import mcp_desk
 from sapwood.runs.http.events_http import OpenStreams
 from sapwood.testing import ScriptedModel, text
 
@@ -360,3 +363,43 @@ async def test_two_clients_of_a_user_call_at_once_and_each_hears_of_its_own_call
         for n, call in enumerate(calls):
             assert (await call.over())["result"]["structuredContent"] == {"result": [f"place {n}"]}
             assert {m["params"]["progressToken"] for m in call.messages if "method" in m} == {f"p{n}"}
+
+
+@pytest.mark.parametrize("last", ["", "x", "bm9uZQ==", "é", "W10=", "WzEsbnVsbCwibm8iXQ==", "a" * 4000])
+async def test_an_event_that_the_server_has_not_sent_continues_nothing(last: str) -> None:
+    async with mcp_served(app()) as one:
+        client = await Mcp(one).begun()
+        stream = held(one, client, after=last)
+        await until(lambda: stream.is_over)
+        assert stream.status in (400, 405)
+
+
+async def test_an_event_of_another_session_continues_nothing() -> None:
+    async with mcp_served(app()) as one:
+        client, other = await Mcp(one).begun(), await Mcp(one).begun()
+        call = held(one, client, "mcp_looker", {"place": "river"}, progress="p1")
+        await until(lambda: len(call.messages) == 1)
+        stolen = held(one, other, after=call.ids[-1])
+        await until(lambda: stolen.is_over)
+        assert stolen.status == 404
+        await other.notify("notifications/cancelled", requestId=json.loads(base64.urlsafe_b64decode(call.ids[-1]))[0])
+        McpLooker.go.set()
+        assert (await call.over())["result"]["structuredContent"] == {"result": ["river"]}
+
+
+async def test_a_body_that_is_too_large_is_refused() -> None:
+    async with mcp_served(app(), request_bytes=10_000) as one:
+        assert (await Mcp(one).http("POST", b"x" * 10_001)).status == 413
+
+
+async def test_the_user_of_a_client_must_have_an_id() -> None:
+    async with mcp_served(app(authenticate=lambda request: True)) as one:
+        assert (await Mcp(one).post("tools/list")).status == 500
+
+
+async def test_only_the_latest_sessions_of_a_desk_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_desk, "SESSIONS", 2)
+    async with mcp_served(app()) as one:
+        first, *others = [await Mcp(one).begun() for _ in range(3)]
+        assert (await first.post("ping")).status == 404
+        assert [(await other.post("ping")).status for other in others] == [200, 200]

@@ -20,9 +20,16 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, Request, RequestParams, Result, TextContent
 from pydantic import ConfigDict, Field
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tests.conformance.worlds import happens
+from tests.e2e.serving import serving
 from tests.machine import patience
 from tests.servers import Server
+
+from sapwood import Agent, App, Settings
+from sapwood.auth import ApiKeys
+from sapwood.protocols import Mcp
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -226,3 +233,24 @@ def found(data: str) -> int:
         if data.encode() in words and b"mcp" in words:
             return int(path.parent.name)
     raise AssertionError("The program is not running.")
+
+
+async def test_a_server_that_is_mounted_in_another_app_says_its_whole_url(tmp_path: Path) -> None:
+    class McpEcho(Agent):
+        """Says what it hears."""
+
+        async def on_run(self, words: str) -> str:
+            return words
+
+    protocol = Mcp(tools=[McpEcho], authorization_servers=["https://auth.example.com"])
+    users = ApiKeys({"ann": ApiKeys.hash_of("ann's key")})
+    app = App(agents=[], protocols=[protocol], authenticate=users, settings=Settings(data=tmp_path))
+    outer = Starlette(routes=[Mount("/inner", app)], lifespan=app.lifespan)
+    async with serving(outer) as url, httpx2.AsyncClient(headers={"x-api-key": "ann's key"}) as http:
+        refused = await httpx2.AsyncClient().post(f"{url}/inner/mcp", json={})
+        where = f"{url}/inner/.well-known/oauth-protected-resource/mcp"
+        assert refused.headers["www-authenticate"] == f'Bearer resource_metadata="{where}"'
+        assert (await http.get(where)).json()["resource"] == f"{url}/inner/mcp"
+        for mode in ("auto", "legacy"):
+            async with Client(streamable_http_client(f"{url}/inner/mcp", http_client=http), mode=mode) as client:
+                assert text_of(await client.call_tool("mcp_echo", {"words": "hello"})) == "hello"

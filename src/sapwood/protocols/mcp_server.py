@@ -20,6 +20,7 @@ from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_desk import McpDesk
 from sapwood.protocols.mcp_options import McpOptions, TaskSupport
 from sapwood.protocols.mcp_tools import AGENT, Catalog, MethodTool
+from sapwood.wire.routing import relative
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -104,9 +105,10 @@ class Mcp(Adapter):
         """Return the desk of the user, or the root whose method is called."""
         from starlette.responses import JSONResponse, Response
 
-        if request.scope["path"] in self.public:
+        path = relative(request.scope["path"], request.scope.get("root_path", ""))
+        if path in self.public:
             return JSONResponse(self._metadata(request))
-        if request.scope["path"] != self.path:
+        if path != self.path:
             return Response("Not Found", 404)
         tool, agent = await self._called(request)
         if tool is None:
@@ -135,7 +137,7 @@ class Mcp(Adapter):
     def _origin(self, request: Request) -> str:
         if self._resource is not None:
             return self._resource.removesuffix(self.path)
-        return str(request.base_url).rstrip("/")
+        return f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '').rstrip('/')}"
 
     async def _called(self, request: Request) -> tuple[MethodTool | None, str]:
         """Return the method that a request calls and the name of its root; `None` if it is for the desk."""
