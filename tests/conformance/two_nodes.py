@@ -130,6 +130,7 @@ class TwoNodes(World):
             "agents": given.agents,
             "authenticate": given.authenticate,
             "authorize": given.authorize,
+            "protocols": given.protocols,
             "user_limits": given.user_limits,
             "redact": given.redact,
             "pages": given.pages,

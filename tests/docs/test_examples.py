@@ -133,6 +133,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["choice: Order 17", "form: How much, and why?", "text: What do we", "written: Sorry about that!"],
         ["written: Sorry about that!"],
     ),
+    "bureau.py": (
+        ["TravelBureau http://localhost/a2a/travel-bureau", "COMPLETED It is done: a ticket to Oslo"],
+        ["COMPLETED It is done: a ticket to Oslo"],
+    ),
     "tailor.py": (["Which color? green, gray\nThe coat will be green."], ["The coat will be green."]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (

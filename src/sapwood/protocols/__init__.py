@@ -1,7 +1,9 @@
 """Protocols of other systems, for `App(protocols=…)`."""
 
+from sapwood.protocols.a2a import A2a
+from sapwood.protocols.a2a_wire import A2aMessage, A2aPart
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_server import Mcp
 
-__all__ = ["Adapter", "Exchange", "Mcp", "Place"]
+__all__ = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]

@@ -256,9 +256,8 @@ class Questions:
 
     def _below(self) -> list[tuple[Path, list[Question]]]:
         depth = len(self._actor.address.segments)
-        return [
-            (owner.segments[depth:], _stored.decode(body)) for owner, body in self._index.below(self._actor.address)
-        ]
+        owners = [owner for owner, _ in self._index.below(self._actor.address)]
+        return [(owner.segments[depth:], asked) for owner in owners if (asked := self._open_at(owner))]
 
     async def for_people(self) -> list[Question]:
         """Return the questions of this agent, and of those below it, that wait for a person."""

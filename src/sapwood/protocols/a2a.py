@@ -1,0 +1,105 @@
+"""A2A 1.0: agents of other systems give tasks to agents of this app, over JSON-RPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sapwood.address import kebab
+from sapwood.errors import UsageError
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.marshal.call import id_of
+from sapwood.protocols import a2a_wire as wire
+from sapwood.protocols.a2a_desk import EVERYONE, USER, A2aDesk
+from sapwood.protocols.adapter import Adapter, Place
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from sapwood.agent import Agent
+
+PATH = "/a2a"
+CARD = "/.well-known/agent-card.json"
+
+
+class A2a(Adapter):
+    """Publishes agent classes to other agents by the protocol A2A 1.0.
+
+    Each class of `agents` is an agent at `/a2a/{class}`, such as `/a2a/news-desk`, with its card at
+    `/a2a/{class}/.well-known/agent-card.json`. The card of the first is also at `/.well-known/agent-card.json`. A task
+    is a run, and a context is a conversation.
+
+    `url` is the address of the server for the cards, such as `https://agents.example.com`; without it, the one that a
+    client used. `security` are the `securitySchemes` of the cards. `push_hosts` are hosts of private networks that
+    clients may have notifications sent to; public hosts are always allowed. A message with the `messageId` of an
+    earlier one joins its task; with `joins_repeated=False`, only while that task is not over.
+    """
+
+    agents = (A2aDesk,)
+
+    def __init__(
+        self,
+        agents: Sequence[type[Agent[Any]]],
+        *,
+        version: str = "1.0.0",
+        url: str | None = None,
+        security: Mapping[str, Any] | None = None,
+        push_hosts: Sequence[str] = (),
+        joins_repeated: bool = True,
+    ) -> None:
+        if not agents:
+            raise UsageError("A2a(agents=…) must name at least one agent class.")
+        self._version = version
+        self._url = None if url is None else url.rstrip("/")
+        self._security = dict(security or {})
+        self.push_hosts = frozenset(push_hosts)
+        self.joins_repeated = joins_repeated
+        self.published: dict[str, type[Agent[Any]]] = {f"{PATH}/{kebab(known(cls).type)}": cls for cls in agents}
+        """The classes, by the path of each."""
+        self.public = (CARD, *(f"{path}{CARD}" for path in self.published))
+        self.roots = (CARD, PATH)
+
+    async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
+        """Answer a request for a card, or lead a request to the desk of its user."""
+        from starlette.responses import JSONResponse, Response
+
+        path: str = request.scope["path"].rstrip("/")
+        if path.endswith(CARD):
+            found = next(iter(self.published)) if path == CARD else path.removesuffix(CARD)
+            if request.method not in ("GET", "HEAD") or found not in self.published:
+                return Response("Not Found", 404)
+            return JSONResponse(self.card(found, str(request.base_url)), headers={"cache-control": "max-age=300"})
+        if path not in self.published:
+            names = ", ".join(self.published)
+            return Response(f"There is no A2A agent at this path. The agents of this server: {names}.", 404)
+        if request.method != "POST":
+            return Response("Send JSON-RPC requests by POST.", 405, headers={"allow": "POST"})
+        user = id_of(request.scope.get("user"))
+        return Place(A2aDesk, EVERYONE if user is None else f"{USER}{user}", path)
+
+    def card(self, path: str, base: str) -> dict[str, Any]:
+        """Return the card of one agent."""
+        kind = known(self.published[path])
+        name, text = kind.cls.__name__, (kind.cls.__doc__ or kind.cls.__name__).strip()
+        modes = ["text/plain", "application/json"]
+        card: dict[str, Any] = {
+            "name": name,
+            "description": text,
+            "version": self._version,
+            "supportedInterfaces": [
+                {
+                    "url": f"{self._url or base.rstrip('/')}{path}",
+                    "protocolBinding": "JSONRPC",
+                    "protocolVersion": wire.VERSION,
+                }
+            ],
+            "capabilities": {"streaming": True, "pushNotifications": True, "extendedAgentCard": False},
+            "defaultInputModes": modes,
+            "defaultOutputModes": modes,
+            "skills": [{"id": path.rpartition("/")[2], "name": name, "description": text, "tags": ["sapwood"]}],
+        }
+        if self._security:
+            card["securitySchemes"] = self._security
+            card["securityRequirements"] = [{"schemes": {name: {"list": []}}} for name in self._security]
+        return card

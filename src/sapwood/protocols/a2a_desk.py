@@ -1,0 +1,503 @@
+"""The tasks that one user has given by A2A: each is a run of this agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+import msgspec
+
+from sapwood.agent import Agent
+from sapwood.decorators import agent
+from sapwood.errors import InvalidArguments, OverLimit, Refused, SapwoodError
+from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.marshal.disclosure import told_of
+from sapwood.protocols import a2a_wire as wire
+from sapwood.protocols.a2a_push import deliver, refuse_private
+from sapwood.protocols.a2a_tasks import ARTIFACT, answers_in, artifacts_of, input_of, message_of, state_of, status_of
+from sapwood.protocols.a2a_wire import A2aError
+from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.adapter import Adapters
+from sapwood.randomness import new_id
+from sapwood.retention import Retention
+from sapwood.runs.default_hooks import DefaultHooks
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.run_request import Detached, RunRequest
+from sapwood.runs.events.events import ENDS, Event
+from sapwood.runs.execution.run_hooks import class_hooks
+from sapwood.runs.tables.question import Question
+from sapwood.runs.tables.runs_table import Run
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+EVERYONE = "everyone"
+"""The desk of all clients of an app without authentication."""
+USER = "user:"
+"""The beginning of the name of the desk of a user; the id follows."""
+KEPT = timedelta(days=30)
+"""How long a task is kept after its end."""
+PAGE, LARGEST_PAGE = 50, 100
+"""Tasks in one answer of `ListTasks`."""
+MOST_CONFIGS = 10
+"""Push notification configurations of one task."""
+KEEP_ALIVE = 15.0
+"""Seconds without an event after which a stream sends a comment."""
+
+
+class Publisher(Protocol):
+    """The adapter that publishes agents."""
+
+    published: dict[str, type[Agent[Any]]]
+    push_hosts: frozenset[str]
+    joins_repeated: bool
+
+
+class DeskHooks(DefaultHooks):
+    """The hooks of a desk: all that it does is done for its user, whose limits hold."""
+
+    def owner(self) -> str | None:
+        name = self._actor.address.name
+        return name.removeprefix(USER) if name.startswith(USER) else None
+
+
+class DeskBase(Agent, hooks=frozenset()):
+    """An agent with the hooks of a desk."""
+
+    _hooks_class = DeskHooks
+
+
+@agent(type="SapwoodA2aDesk")
+class A2aDesk(DeskBase):
+    """Keeps the tasks of one user, or of all clients of an app without authentication."""
+
+    run_retention: ClassVar = Retention(age=KEPT)
+    max_concurrent_runs = 1000
+    send_identity = False
+    migrations: ClassVar = (
+        """CREATE TABLE tasks (
+            number     INTEGER PRIMARY KEY AUTOINCREMENT,
+            id         TEXT NOT NULL UNIQUE,     -- the id of the run
+            path       TEXT NOT NULL,            -- of the published class
+            context    TEXT NOT NULL,
+            message_id TEXT NOT NULL,            -- of the message that began it
+            created_at REAL NOT NULL
+        ) STRICT""",
+        "CREATE INDEX tasks_by_message ON tasks (message_id)",
+        """CREATE TABLE messages (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            task   TEXT NOT NULL,
+            id     TEXT NOT NULL,
+            body   TEXT NOT NULL,                -- JSON
+            UNIQUE (task, id)
+        ) STRICT""",
+        """CREATE TABLE push_configs (
+            task TEXT NOT NULL,
+            id   TEXT NOT NULL,
+            body TEXT NOT NULL,                  -- JSON
+            PRIMARY KEY (task, id)
+        ) STRICT, WITHOUT ROWID""",
+    )
+
+    async def on_request(self, request: Request) -> Response:
+        """Answer a JSON-RPC request."""
+        from starlette.responses import Response
+
+        body, call = await request.body(), None
+        try:
+            _check_type(request)
+            call = wire.read_call(body)
+            _check_version(request)
+            told = await self._answer(call, request)
+            if isinstance(told, AsyncGenerator):
+                return await self._stream(call, cast("AsyncGenerator[dict[str, Any], None]", told))
+            content = wire.response(call.id, told)
+        except A2aError as error:
+            content = wire.failure(wire.id_in(body) if call is None else call.id, error)
+        except SapwoodError as error:
+            content = wire.failure(None if call is None else call.id, _told(error))
+        return Response(msgspec.json.encode(content), media_type="application/json")
+
+    async def _answer(self, call: wire.Call, request: Request) -> Any:
+        """Return the result of a request, or the events of a stream."""
+        path, name = request.scope["path"], call.method
+        if name in ("SendMessage", "SendStreamingMessage"):
+            asked: wire.SendMessage = wire.params_of(call, wire.SendMessage)
+            task = await self._receive(path, asked, request)
+            if name == "SendStreamingMessage":
+                return self._follow(path, task, asked.configuration.history_length)
+            if not asked.configuration.return_immediately:
+                await self._until_resting(path, task)
+                if (message := message_of(self._run(path, task), self._context(path, task))) is not None:
+                    return {"message": message}
+            return {"task": await self._task(path, task, asked.configuration.history_length)}
+        if name in ("GetTask", "CancelTask", "SubscribeToTask"):
+            return await self._of_task(path, call, wire.params_of(call, wire.OfTask))
+        if name == "ListTasks":
+            return await self._list(path, wire.params_of(call, wire.ListTasks))
+        if name == "CreateTaskPushNotificationConfig":
+            return await self._add_config(path, wire.params_of(call, wire.PushConfig))
+        if name in CONFIG_METHODS:
+            return self._of_config(path, call, wire.params_of(call, wire.OfPushConfig))
+        if name == "GetExtendedAgentCard":
+            raise A2aError(wire.NO_EXTENDED_CARD, "This agent has no extended card.")
+        raise A2aError(wire.NO_METHOD, f"There is no method {name[:80]!r} in A2A {wire.VERSION}.")
+
+    async def _of_task(self, path: str, call: wire.Call, asked: wire.OfTask) -> Any:
+        run = self._run(path, asked.id)
+        if call.method == "SubscribeToTask":
+            if run.is_over:
+                raise A2aError(wire.UNSUPPORTED, "The task is over: get it instead.")
+            return self._follow(path, asked.id, None, ends=wire.OVER)
+        if call.method == "CancelTask":
+            if run.is_over:
+                raise A2aError(wire.NOT_CANCELABLE, "The task is over.")
+            self.runs.cancel(asked.id)
+            await run.result()
+        return await self._task(path, asked.id, asked.history_length)
+
+    # Messages
+
+    async def _receive(self, path: str, asked: wire.SendMessage, request: Request) -> str:
+        """Take a message of a client: it begins a task, or answers what one asks. Return the id of the task."""
+        message = asked.message
+        wire.check_message(message)
+        _check_modes(asked.configuration.accepted_output_modes)
+        if message.task_id:
+            await self._reply(path, message, request)
+            task = message.task_id
+        else:
+            task = await self._begin(path, message)
+        if (config := asked.configuration.task_push_notification_config) is not None:
+            config.task_id = task
+            await self._add_config(path, config)
+        return task
+
+    async def _begin(self, path: str, message: wire.A2aMessage) -> str:
+        """Begin a task, or find the one that the same message has begun."""
+        known_as = self._texts(
+            "SELECT id FROM tasks WHERE path = ? AND message_id = ? ORDER BY number DESC LIMIT 1",
+            path,
+            message.message_id,
+        )
+        if known_as and (self._publisher.joins_repeated or not self._run(path, known_as[0]).is_over):
+            id = known_as[0]
+        else:
+            cls = self._publisher.published[path]
+            given = input_of(message, cls)
+            id, context = f"task-{self._new_id()}", message.context_id or f"context-{self._new_id()}"
+            self.sql(
+                "INSERT INTO tasks (id, path, context, message_id, created_at) VALUES (?, ?, ?, ?, ?)",
+                id,
+                path,
+                context,
+                message.message_id,
+                self._actor.host.clock.now(),
+            )
+            message.task_id, message.context_id = id, context
+            self._keep(id, message)
+            # A conversation goes on in its context. What is no conversation has a sub-agent for each task.
+            child = context if class_hooks(known(cls)).has_conversation else None
+            wish = RunRequest(id, detached=Detached(self.on_task_end, False, None, None), child=child)
+            try:
+                await self._actor.of(Runs).run(cls, given, wish)
+            except InvalidArguments as error:
+                self.sql("DELETE FROM tasks WHERE id = ?", id)
+                raise A2aError(wire.INVALID_PARAMS, str(error)) from None
+        return id
+
+    async def _reply(self, path: str, message: wire.A2aMessage, request: Request) -> None:
+        """Answer what a task asks."""
+        run, context = self._run(path, message.task_id), self._context(path, message.task_id)
+        if message.context_id and message.context_id != context:
+            raise A2aError(wire.INVALID_PARAMS, "The task belongs to another context.")
+        if self._is_kept(run.id, message.message_id):
+            return  # the same message again
+        if run.is_over:
+            raise A2aError(wire.UNSUPPORTED, "The task is over. Send the message without taskId to begin another one.")
+        questions = await self._questions(run)
+        if not questions:
+            raise A2aError(wire.UNSUPPORTED, "The task asks nothing now. Send the message again when it does.")
+        exchange = Exchange(self._actor, request)
+        taken = [await exchange.answer(id, answer) for id, answer in answers_in(message, questions)]
+        if not any(taken):
+            raise A2aError(wire.UNSUPPORTED, "The question has been answered or has changed. Get the task again.")
+        message.context_id = context
+        self._keep(run.id, message)
+
+    def _keep(self, task: str, message: wire.A2aMessage) -> None:
+        body = msgspec.json.encode(message).decode()
+        self.sql("INSERT OR IGNORE INTO messages (task, id, body) VALUES (?, ?, ?)", task, message.message_id, body)
+
+    def _is_kept(self, task: str, id: str) -> bool:
+        return bool(self.sql("SELECT 1 FROM messages WHERE task = ? AND id = ?", task, id))
+
+    # Tasks
+
+    def _run(self, path: str, id: str) -> Run[Any]:
+        """Return the run of a task of one class; raise `A2aError` if there is none."""
+        self._context(path, id)
+        if (run := self.runs.get(id)) is None:
+            raise A2aError(wire.NO_TASK, f"There is no task {id[:80]!r}.")
+        return run
+
+    def _context(self, path: str, id: str) -> str:
+        found = self._texts("SELECT context FROM tasks WHERE path = ? AND id = ?", path, id)
+        if not found:
+            raise A2aError(wire.NO_TASK, f"There is no task {id[:80]!r}.")
+        return found[0]
+
+    async def _questions(self, run: Run[Any]) -> list[Question]:
+        """Return what a task asks now."""
+        if run.is_over:
+            return []
+        return [one for one in await self.questions.list() if one.path[:1] == (run.agent,)]
+
+    async def _task(self, path: str, id: str, history: int | None, *, with_artifacts: bool = True) -> dict[str, Any]:
+        run, context = self._run(path, id), self._context(path, id)
+        task: dict[str, Any] = {"id": id, "contextId": context, "status": await self._status(run, context)}
+        if with_artifacts and (artifacts := artifacts_of(run)):
+            task["artifacts"] = artifacts
+        if history != 0:
+            limit = "" if history is None or history < 0 else f" LIMIT {history}"
+            query = f"SELECT body FROM messages WHERE task = ? ORDER BY number DESC{limit}"  # noqa: S608 - a number
+            task["history"] = [msgspec.json.decode(body) for body in reversed(self._texts(query, id))]
+        return task
+
+    async def _status(self, run: Run[Any], context: str) -> dict[str, Any]:
+        at = run.ended_at or run.started_at or datetime.now(UTC)
+        return status_of(run, context, await self._questions(run), at)
+
+    async def _list(self, path: str, asked: wire.ListTasks) -> dict[str, Any]:
+        size = PAGE if asked.page_size is None else asked.page_size
+        if not 1 <= size <= LARGEST_PAGE:
+            raise A2aError(wire.INVALID_PARAMS, f"pageSize must be from 1 to {LARGEST_PAGE}, got {size}.")
+        if asked.history_length is not None and asked.history_length < 0:
+            raise A2aError(wire.INVALID_PARAMS, "historyLength must not be negative.")
+        if asked.status and asked.status not in wire.STATES:
+            raise A2aError(wire.INVALID_PARAMS, f"There is no state {asked.status[:80]!r}.")
+        try:
+            before = int(asked.page_token) if asked.page_token else None
+        except ValueError:
+            raise A2aError(wire.INVALID_PARAMS, "pageToken must be a nextPageToken of an earlier answer.") from None
+        where, values = "path = ?", [path]
+        if asked.context_id:
+            where, values = "path = ? AND context = ?", [path, asked.context_id]
+        fitting: list[int] = []
+        for number in self._numbers(f"SELECT number FROM tasks WHERE {where} ORDER BY number DESC", *values):  # noqa: S608 - ours
+            (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number)
+            if (run := self.runs.get(id)) is not None and await self._fits(run, asked):
+                fitting.append(number)
+        left = [number for number in fitting if before is None or number < before]
+        page, more = left[:size], left[size:]
+        tasks: list[dict[str, Any]] = []
+        for number in page:
+            (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number)
+            tasks.append(await self._task(path, id, asked.history_length or 0, with_artifacts=asked.include_artifacts))
+        return {
+            "tasks": tasks,
+            "nextPageToken": str(page[-1]) if more else "",
+            "pageSize": size,
+            "totalSize": len(fitting),
+        }
+
+    async def _fits(self, run: Run[Any], asked: wire.ListTasks) -> bool:
+        at = run.ended_at or run.started_at
+        if asked.status_timestamp_after is not None and (at is None or at < asked.status_timestamp_after):
+            return False
+        return not asked.status or state_of(run, await self._questions(run)) == asked.status
+
+    # What happens
+
+    async def _until_resting(self, path: str, id: str) -> None:
+        async with aclosing(self._follow(path, id, None)) as events:
+            async for _ in events:
+                pass
+
+    async def _follow(
+        self, path: str, id: str, history: int | None, *, ends: Sequence[str] = wire.RESTING
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a task, and then what happens in it, until it has one of these states."""
+        task = await self._task(path, id, history)
+        yield {"task": task}
+        context, state = task["contextId"], task["status"]["state"]
+        if state in ends:
+            return
+        run = self._run(path, id)
+        child = await self.sub_agent(self._publisher.published[path], run.agent.name)
+        async with aclosing(_or_silence(child.subscribe("tree"), KEEP_ALIVE)) as events:
+            async for event in events:
+                if event is not None and event.run_id == id and event.kind == "chunk":
+                    if event.body["type"] == "text-delta":
+                        artifact = {"artifactId": ARTIFACT, "parts": [{"text": event.body["delta"]}]}
+                        yield _update("artifactUpdate", id, context, artifact=artifact, append=True)
+                    continue
+                if event is not None and event.kind in ENDS and event.run_id == id:
+                    await self._run(path, id).result()
+                run = self._run(path, id)
+                status = await self._status(run, context)
+                if status["state"] in ends:
+                    for artifact in artifacts_of(run):  # whole: words that a crash had repeated are replaced
+                        yield _update("artifactUpdate", id, context, artifact=artifact, append=False, lastChunk=True)
+                    yield _update("statusUpdate", id, context, status=status)
+                    return
+                if event is None:
+                    yield {}
+                elif status["state"] != state or event.kind == "progress":
+                    state = status["state"]
+                    yield _update("statusUpdate", id, context, status=status)
+
+    async def _stream(self, call: wire.Call, events: AsyncGenerator[dict[str, Any], None]) -> Response:
+        """Answer with server-sent events. What cannot be begun is answered with an error instead."""
+        from starlette.responses import StreamingResponse
+
+        first = await anext(events)
+
+        async def lines() -> AsyncIterator[bytes]:
+            async with aclosing(events):
+                yield _line(call, first)
+                async for one in events:
+                    yield _line(call, one)
+
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+
+    # Push notifications
+
+    async def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
+        self._run(path, config.task_id)
+        if not config.url:
+            raise A2aError(wire.INVALID_PARAMS, "The push notification configuration has no url.")
+        await refuse_private(config.url, self._publisher.push_hosts)
+        config.id = config.id or f"push-{self._new_id()}"
+        known_ids = self._texts("SELECT id FROM push_configs WHERE task = ?", config.task_id)
+        if config.id not in known_ids and len(known_ids) >= MOST_CONFIGS:
+            raise A2aError(wire.INVALID_PARAMS, f"A task has at most {MOST_CONFIGS} push notification configurations.")
+        body = msgspec.json.encode(config).decode()
+        self.sql("INSERT OR REPLACE INTO push_configs VALUES (?, ?, ?)", config.task_id, config.id, body)
+        if self._run(path, config.task_id).is_over:
+            self.enqueue(self.push, config.task_id, config.id)
+        return msgspec.to_builtins(config)
+
+    def _of_config(self, path: str, call: wire.Call, asked: wire.OfPushConfig) -> Any:
+        self._run(path, asked.task_id)
+        bodies = self._texts("SELECT body FROM push_configs WHERE task = ? ORDER BY id", asked.task_id)
+        configs = {config["id"]: config for config in map(msgspec.json.decode, bodies)}
+        if call.method == "ListTaskPushNotificationConfigs":
+            return {"configs": list(configs.values()), "nextPageToken": ""}
+        if call.method == "DeleteTaskPushNotificationConfig":
+            self.sql("DELETE FROM push_configs WHERE task = ? AND id = ?", asked.task_id, asked.id)
+            return None
+        if asked.id not in configs:
+            raise A2aError(wire.NO_TASK, f"The task has no push notification configuration {asked.id[:80]!r}.")
+        return configs[asked.id]
+
+    async def on_task_end(self, run: Run[Any]) -> None:
+        """Have those notified who asked for it. It is called once for each end, also after a crash."""
+        self._forget_old()
+        for config in self._texts("SELECT id FROM push_configs WHERE task = ?", run.id):
+            self.enqueue(self.push, run.id, config)
+
+    async def push(self, task: str, config: str) -> None:
+        """Send a task to where a client wants it. If that fails, it is tried again."""
+        found = self._texts("SELECT body FROM push_configs WHERE task = ? AND id = ?", task, config)
+        paths = self._texts("SELECT path FROM tasks WHERE id = ?", task)
+        if found and paths:
+            where = msgspec.json.decode(found[0], type=wire.PushConfig)
+            await deliver(where, {"task": await self._task(paths[0], task, 0)}, self._publisher.push_hosts)
+
+    def _forget_old(self) -> None:
+        """Forget what belongs to tasks whose runs are not kept any more."""
+        before = self._actor.host.clock.now() - KEPT.total_seconds()
+        for id in self._texts("SELECT id FROM tasks WHERE created_at < ? ORDER BY number LIMIT 100", before):
+            if self.runs.get(id) is None:
+                for table, column in (("tasks", "id"), ("messages", "task"), ("push_configs", "task")):
+                    self.sql(f"DELETE FROM {table} WHERE {column} = ?", id)  # noqa: S608 - ours
+
+    # What it stands on
+
+    @property
+    def _publisher(self) -> Publisher:
+        adapters = self._actor.host.shared(Adapters).adapters
+        return cast("Publisher", next(one for one in adapters if A2aDesk in one.agents))
+
+    def _new_id(self) -> str:
+        return new_id(self._actor.host.random)
+
+    def _texts(self, query: str, *values: str | float) -> list[str]:
+        """Return the texts of the one column of a query."""
+        return [str(next(iter(row.values()))) for row in self.sql(query, *values)]
+
+    def _numbers(self, query: str, *values: str) -> list[int]:
+        return [int(text) for text in self._texts(query, *values)]
+
+
+CONFIG_METHODS = frozenset(
+    {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
+)
+
+
+def _update(kind: str, id: str, context: str, **fields: Any) -> dict[str, Any]:
+    return {kind: {"taskId": id, "contextId": context, **fields}}
+
+
+def _line(call: wire.Call, event: dict[str, Any]) -> bytes:
+    """Return an event of a stream; an empty one is a comment, so that the connection is not taken for dead."""
+    return b"data: " + msgspec.json.encode(wire.response(call.id, event)) + b"\n\n" if event else b": quiet\n\n"
+
+
+async def _or_silence(events: AsyncGenerator[Event, None], seconds: float) -> AsyncGenerator[Event | None, None]:
+    """Yield events, and `None` whenever nothing has happened for so long."""
+    following = _next(events)
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=seconds)
+            if not done:
+                yield None
+                continue
+            event = following.result()
+            following = _next(events)
+            yield event
+    finally:
+        following.cancel()
+        await asyncio.wait({following})
+        await events.aclose()
+
+
+def _next(events: AsyncGenerator[Event, None]) -> asyncio.Task[Event]:
+    return asyncio.ensure_future(cast("Any", anext(events)))
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "application/a2a+json"):
+        raise A2aError(wire.CONTENT_TYPE, f"The body must be application/json, got {kind[:80]}.")
+
+
+def _check_version(request: Request) -> None:
+    spoken = request.headers.get(wire.VERSION_HEADER) or request.query_params.get("A2A-Version") or "0.3"
+    if spoken.partition(".")[0] != wire.VERSION.partition(".")[0]:
+        raise A2aError(
+            wire.NO_VERSION,
+            f"This agent speaks A2A {wire.VERSION}, the request A2A {spoken[:20]}. Send the header A2A-Version: "
+            f"{wire.VERSION}.",
+        )
+
+
+def _check_modes(accepted: Sequence[str]) -> None:
+    if accepted and not any(mode in ("text/plain", "application/json", "*/*", "text/*") for mode in accepted):
+        raise A2aError(wire.CONTENT_TYPE, "This agent answers with text/plain or application/json.")
+
+
+def _told(error: SapwoodError) -> A2aError:
+    """Return how a client is told of one of our errors."""
+    if isinstance(error, InvalidArguments):
+        return A2aError(wire.INVALID_PARAMS, str(error))
+    text = told_of(error)
+    if text is None or not isinstance(error, Refused | OverLimit):
+        raise error
+    return A2aError(wire.UNSUPPORTED, text)
