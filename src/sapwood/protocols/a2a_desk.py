@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -17,16 +16,17 @@ from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_push import deliver, refuse_private
+from sapwood.protocols.a2a_stream import KEEP_ALIVE, line, or_silence, update
 from sapwood.protocols.a2a_tasks import ARTIFACT, answers_in, artifacts_of, input_of, message_of, state_of, status_of
 from sapwood.protocols.a2a_wire import A2aError
-from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.adapter import Adapters
+from sapwood.protocols.exchange import Exchange
 from sapwood.randomness import new_id
 from sapwood.retention import Retention
 from sapwood.runs.default_hooks import DefaultHooks
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.run_request import Detached, RunRequest
-from sapwood.runs.events.events import ENDS, Event
+from sapwood.runs.events.events import ENDS
 from sapwood.runs.execution.run_hooks import class_hooks
 from sapwood.runs.tables.question import Question
 from sapwood.runs.tables.runs_table import Run
@@ -45,8 +45,6 @@ PAGE, LARGEST_PAGE = 50, 100
 """Tasks in one answer of `ListTasks`."""
 MOST_CONFIGS = 10
 """Push notification configurations of one task."""
-KEEP_ALIVE = 15.0
-"""Seconds without an event after which a stream sends a comment."""
 
 
 class Publisher(Protocol):
@@ -329,12 +327,12 @@ class A2aDesk(DeskBase):
             return
         run = self._run(path, id)
         child = await self.sub_agent(self._publisher.published[path], run.agent.name)
-        async with aclosing(_or_silence(child.subscribe("tree"), KEEP_ALIVE)) as events:
+        async with aclosing(or_silence(child.subscribe("tree"), KEEP_ALIVE)) as events:
             async for event in events:
                 if event is not None and event.run_id == id and event.kind == "chunk":
                     if event.body["type"] == "text-delta":
                         artifact = {"artifactId": ARTIFACT, "parts": [{"text": event.body["delta"]}]}
-                        yield _update("artifactUpdate", id, context, artifact=artifact, append=True)
+                        yield update("artifactUpdate", id, context, artifact=artifact, append=True)
                     continue
                 if event is not None and event.kind in ENDS and event.run_id == id:
                     await self._run(path, id).result()
@@ -342,14 +340,14 @@ class A2aDesk(DeskBase):
                 status = await self._status(run, context)
                 if status["state"] in ends:
                     for artifact in artifacts_of(run):  # whole: words that a crash had repeated are replaced
-                        yield _update("artifactUpdate", id, context, artifact=artifact, append=False, lastChunk=True)
-                    yield _update("statusUpdate", id, context, status=status)
+                        yield update("artifactUpdate", id, context, artifact=artifact, append=False, lastChunk=True)
+                    yield update("statusUpdate", id, context, status=status)
                     return
                 if event is None:
                     yield {}
                 elif status["state"] != state or event.kind == "progress":
                     state = status["state"]
-                    yield _update("statusUpdate", id, context, status=status)
+                    yield update("statusUpdate", id, context, status=status)
 
     async def _stream(self, call: wire.Call, events: AsyncGenerator[dict[str, Any], None]) -> Response:
         """Answer with server-sent events. What cannot be begun is answered with an error instead."""
@@ -359,9 +357,9 @@ class A2aDesk(DeskBase):
 
         async def lines() -> AsyncIterator[bytes]:
             async with aclosing(events):
-                yield _line(call, first)
+                yield line(call, first)
                 async for one in events:
-                    yield _line(call, one)
+                    yield line(call, one)
 
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
@@ -439,37 +437,6 @@ class A2aDesk(DeskBase):
 CONFIG_METHODS = frozenset(
     {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
 )
-
-
-def _update(kind: str, id: str, context: str, **fields: Any) -> dict[str, Any]:
-    return {kind: {"taskId": id, "contextId": context, **fields}}
-
-
-def _line(call: wire.Call, event: dict[str, Any]) -> bytes:
-    """Return an event of a stream; an empty one is a comment, so that the connection is not taken for dead."""
-    return b"data: " + msgspec.json.encode(wire.response(call.id, event)) + b"\n\n" if event else b": quiet\n\n"
-
-
-async def _or_silence(events: AsyncGenerator[Event, None], seconds: float) -> AsyncGenerator[Event | None, None]:
-    """Yield events, and `None` whenever nothing has happened for so long."""
-    following = _next(events)
-    try:
-        while True:
-            done, _ = await asyncio.wait({following}, timeout=seconds)
-            if not done:
-                yield None
-                continue
-            event = following.result()
-            following = _next(events)
-            yield event
-    finally:
-        following.cancel()
-        await asyncio.wait({following})
-        await events.aclose()
-
-
-def _next(events: AsyncGenerator[Event, None]) -> asyncio.Task[Event]:
-    return asyncio.ensure_future(cast("Any", anext(events)))
 
 
 def _check_type(request: Request) -> None:
