@@ -85,6 +85,7 @@ class Mcp:
         answer = await self.post(method, **params)
         if answer.headers["content-type"] == "application/json":
             return answer.json()
+        assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
         lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
         return json.loads(lines[-1].removeprefix("data: "))
 
