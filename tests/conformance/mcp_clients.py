@@ -96,7 +96,12 @@ class Mcp:
         return {name: value for name, value in message["result"].items() if name != "_meta"}
 
     async def call(self, tool: str, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return await self.ask("tools/call", name=tool, arguments=arguments, **more)
+        """Call a tool, and come again as often as the server wants it."""
+        while True:
+            result = await self.ask("tools/call", name=tool, arguments=arguments, **more)
+            if result.get("resultType") != "input_required" or "inputRequests" in result:
+                return result
+            more = {"requestState": result["requestState"]}
 
     async def error(self, method: str, **params: Any) -> dict[str, Any]:
         return (await self.answer(method, **params))["error"]

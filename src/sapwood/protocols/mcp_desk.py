@@ -28,6 +28,7 @@ CREATE TABLE sessions (
 ) STRICT;
 CREATE TABLE secrets (secret BLOB NOT NULL) STRICT;
 CREATE TABLE owners (id TEXT NOT NULL) STRICT;
+CREATE TABLE answers (run TEXT NOT NULL, question TEXT NOT NULL, PRIMARY KEY (run, question)) STRICT, WITHOUT ROWID;
 CREATE TABLE held_runs (run TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
 """
 SESSIONS = 10_000
@@ -104,6 +105,24 @@ class HeldRuns:
     def remove(self, run: str) -> None:
         """The client has the result, or knows how to come again."""
         self._desk.sql("DELETE FROM held_runs WHERE run = ?", run)
+
+
+class Answers:
+    """The questions that clients have answered: the index of the tree may have them for a moment longer."""
+
+    def __init__(self, desk: McpDesk) -> None:
+        self._desk = desk
+
+    def add(self, run: str, question: str) -> None:
+        self._desk.sql("INSERT OR IGNORE INTO answers VALUES (?, ?)", run, question)
+
+    def of(self, run: str) -> set[str]:
+        return {str(row["question"]) for row in self._desk.sql("SELECT question FROM answers WHERE run = ?", run)}
+
+    def forget(self, run: str) -> None:
+        """The run is over."""
+        if self.of(run):
+            self._desk.sql("DELETE FROM answers WHERE run = ?", run)
 
 
 class Sessions:

@@ -16,7 +16,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import id_of
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.mcp_desk import RETENTION, HeldRuns, McpDesk, Seal, Session, Sessions
+from sapwood.protocols.mcp_desk import RETENTION, Answers, HeldRuns, McpDesk, Seal, Session, Sessions
 from sapwood.protocols.mcp_questions import answer_to, elicitation
 from sapwood.protocols.mcp_tools import RESULT, RunTool, Tool, is_object
 from sapwood.randomness import new_id
@@ -65,6 +65,7 @@ class DeskWork:
         self._desk, self._actor = desk, desk._actor  # pyright: ignore[reportPrivateUsage]
         self.exchange = Exchange(self._actor, request)
         self.sessions, self.seal, self.held = Sessions(desk), Seal(desk), HeldRuns(desk)
+        self._answers = Answers(desk)
         self.session: Session | None = None
 
     @property
@@ -138,8 +139,12 @@ class DeskWork:
 
     async def questions(self, run: Run) -> dict[str, Question]:
         """Return the open questions below a run that the client may answer, by ids that are never used again."""
-        found = await self.exchange.questions()
-        return {one.full_id: one for one in found if one.kind != "client" and one.path and is_by(one.path[0], run)}
+        found, answered = await self.exchange.questions(), self._answers.of(run.id)
+        return {
+            one.full_id: one
+            for one in found
+            if one.kind != "client" and one.path and is_by(one.path[0], run) and one.full_id not in answered
+        }
 
     async def answer(self, run: Run, responses: dict[str, Any]) -> None:
         """Pass on the answers of a client. Those to questions that are not open are ignored, as MCP wants it.
@@ -151,6 +156,7 @@ class DeskWork:
         answers = [(key, answer_to(asked[key], response)) for key, response in responses.items() if key in asked]
         for key, answer in answers:
             await self.exchange.answer(key, answer)
+            self._answers.add(run.id, key)
 
     async def requests(self, run: Run) -> dict[str, Any]:
         """Return the open questions below a run as requests to the client."""
@@ -160,6 +166,7 @@ class DeskWork:
 
     def result(self, tool: RunTool | None, run: Run) -> dict[str, Any]:
         """Return the result of a run that is over, as that of a tool call. Without its tool, it is text."""
+        self._answers.forget(run.id)
         if not run.ok:
             return failed(for_clients(run.error or run.reason or f"{run.agent.type} did not complete."))
         if tool is None:
