@@ -317,7 +317,6 @@ class ThreeNodes(World):
                 protocols=given.protocols,
                 user_limits=given.user_limits,
                 redact=given.redact,
-                protocols=given.protocols,
                 pages=given.pages,
                 deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,

@@ -133,7 +133,6 @@ class TwoNodes(World):
             "protocols": given.protocols,
             "user_limits": given.user_limits,
             "redact": given.redact,
-            "protocols": given.protocols,
             "pages": given.pages,
         }
         driver = copy.copy(given.driver)  # before it drives: each process has one of its own
