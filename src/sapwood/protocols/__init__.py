@@ -3,7 +3,9 @@
 from sapwood.protocols.a2a import A2a
 from sapwood.protocols.a2a_wire import A2aMessage, A2aPart
 from sapwood.protocols.adapter import Adapter, Place
+from sapwood.protocols.ag_ui import AgUi
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_server import Mcp
 
 __all__ = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]
+__all__ = ["Adapter", "AgUi", "Exchange", "Place"]

@@ -15,9 +15,10 @@ from sapwood.address import Address, PathSegment
 from sapwood.capabilities.connections import ClientHooks, Connection
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
-from sapwood.chat.client_protocol import ClientProtocol
+from sapwood.chat.client_protocol import REGENERATE, ClientProtocol
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.turn_names import TurnName, TurnNames
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.conversation import Conversation
@@ -30,7 +31,7 @@ from sapwood.kernel.trees.tree import tree_of
 from sapwood.namespaces.files import AgentFiles
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
-from sapwood.runs.events.events import ENDS, Event, turn_event
+from sapwood.runs.events.events import ENDS, Event, Feed, turn_event
 from sapwood.runs.execution.access_gates import Gates, Path, Shut, refused_to_watch
 from sapwood.runs.execution.contract import CANCELLED, bounded_reason
 from sapwood.runs.execution.executor import RunExecutor
@@ -82,16 +83,19 @@ class Exchange:
         client_tools: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
         replay: timedelta = REPLAY,
+        regenerate: bool = False,
     ) -> Turn[Any]:
         """Start a turn under the client's `id`, and return it at once. If there is a turn with this id, return it.
 
         `messages` are in the format of the AI SDK: those that the agent has not stored are new. `client_tools` are
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. For as long as `replay` after
-        its end, `events` has the whole turn.
+        its end, `events` has the whole turn. `regenerate` replaces the answer to the last of the messages.
         """
         row = self._record.turns.get(id)
         if row is None:
             said = {**(body or {}), "messages": list(messages), "clientTools": list(client_tools)}
+            if regenerate:
+                said["trigger"] = REGENERATE
             row = await self._actor.of(ClientProtocol).accept(said, id, None, self.user, {}, replay.total_seconds())
         return self._record.shown(row)
 
@@ -108,6 +112,35 @@ class Exchange:
     def waits(self, id: str) -> bool:
         """Return whether a turn waits for an answer and does nothing else, or all that it waits for does."""
         return self._actor.of(RunExecutor).worker.waits(id)
+
+    def name_turn(self, id: str, turn: str, after: str) -> None:
+        """Store another id for a turn, which stands for what happens in it after the event with the cursor `after`."""
+        self._names.forget_gone()
+        self._names.put(id, TurnName(turn, after))
+
+    def named(self, id: str) -> TurnName | None:
+        """Return the turn that another id stands for; `None` if it stands for none."""
+        name = self._names.get(id)
+        return None if name is None or self._record.turns.get(name.turn) is None else name
+
+    def forget_name(self, id: str) -> None:
+        """Delete another id of a turn."""
+        self._names.forget(id)
+
+    def client_tools(self, id: str) -> list[dict[str, Any]]:
+        """Return the tools that the client of a turn executes."""
+        return self._row(id).tools()
+
+    def message_of(self, id: str) -> str:
+        """Return the id of the message that a turn writes; empty if it was skipped."""
+        return self._row(id).message
+
+    def can_replay(self, id: str) -> bool:
+        """Return whether `events` still has all that a turn has said."""
+        row = self._row(id)
+        if row.is_open:
+            return True
+        return bool(streamed(self._actor.database, row.number, segments=1)) or self.answer_of(id) is None
 
     def cancel(self, id: str, reason: str = CANCELLED) -> bool:
         """Cancel a turn and all runs below it. Returns `False` if it is over."""
@@ -136,16 +169,19 @@ class Exchange:
 
     async def questions(self) -> list[Question]:
         """Return the open questions here and below that the client may answer, each with its path."""
-        return [replace(one, path=path) for path, one in await self._actor.of(Questions).shown_to(self._request)]
+        questions = self._actor.of(Questions)
+        shown = await questions.shown_to(self._request)
+        return [replace(one, path=path) for path, one in shown if questions.is_open(path, one)]
 
-    async def answer(self, question: str, answer: Answer) -> bool:
+    async def answer(self, question: str, answer: Answer, digest: str | None = None) -> bool:
         """Answer a question by its `full_id`, past every gate on the way. Returns `False` if it is not open.
 
-        Raises `Refused` if the client may not answer it. The question then stays open.
+        With a `digest`, only a question that has it is answered. Raises `Refused` if the client may not answer it.
+        The question then stays open.
         """
         path, id = parse_full_id(question)
         try:
-            return await self._actor.of(Questions).answer_of_client(self._request, "http", path, id, answer, None)
+            return await self._actor.of(Questions).answer_of_client(self._request, "http", path, id, answer, digest)
         except Shut:
             raise Refused("You may not answer this question.") from None
 
@@ -233,42 +269,54 @@ class Exchange:
         """Return the response with which the agent refuses clients that only read; `None` if it accepts them."""
         return await refused_to_watch(self._actor, self._request)
 
-    async def events(self, id: str, *, after: str | None = None) -> AsyncGenerator[Event | None, None]:
+    async def events(
+        self, id: str, *, after: str | None = None, sort: bool = True
+    ) -> AsyncGenerator[Event | None, None]:
         """Yield what happens in a turn and in the runs that it starts, until it has ended; `None` as a keep-alive.
 
-        What is stored is told first, in the order of time. `after` is the cursor of an event: those up to it are left
-        out. A turn that waits for an answer has not ended: see `waits`. The client sees only agents below that it
-        could reach itself.
+        What is stored is told first. `after` is the cursor of an event: those up to it are left out. A turn that
+        waits for an answer has not ended: see `waits`. The client sees only agents below that it could reach itself.
+
+        If it is to `sort`, what is stored is told in the order of time, and only the last of it has a cursor.
+        Otherwise, it is told agent by agent, each event with its cursor.
         """
-        actor, host, admitted = self._actor, self._actor.host, dict[Path, bool]()
-        gates, depth = Gates(actor, self._request, "request", PATH), len(actor.address.segments)
-        streams = host.shared(OpenStreams)
-        watch, follows = Subscription(actor, "tree", after), TurnEvents(actor, id)
+        streams = self._actor.host.shared(OpenStreams)
+        watch, follows = Subscription(self._actor, "tree", after), TurnEvents(self._actor, id)
         watch.begin_after(follows.runs_before())
+        admitted = _Admission(self._actor, self._request)
         streams.readers.add(watch)
         try:
-            async with aclosing(self._followed(id, watch, follows)) as events:
+            async with aclosing(self._followed(id, watch, follows, sort=sort)) as events:
                 async for event in events:
-                    if event is not None:
-                        if (path := event.path[depth : len(event.path) - event.remote]) not in admitted:
-                            admitted[path] = await gates.admits(path)
-                        if not admitted[path]:
-                            continue
-                    yield event
+                    if event is None or await admitted.has(event):
+                        yield event
         finally:
             streams.readers.discard(watch)
 
-    async def _followed(self, id: str, watch: Subscription, follows: TurnEvents) -> AsyncGenerator[Event | None, None]:
-        position, stored = watch.position(id), list[Event]()
+    async def stored(self, id: str, *, after: str | None = None) -> tuple[list[Event], str]:
+        """Return what is stored of a turn and of the runs that it started, and the cursor of the last of it."""
+        watch, follows = Subscription(self._actor, "tree", after), TurnEvents(self._actor, id)
+        watch.begin_after(follows.runs_before())
+        admitted = _Admission(self._actor, self._request)
+        async with aclosing(watch.events_or_silence(None, marks_stored=True)) as events:
+            found = await self._stored(id, watch, follows, events)
+        return [one for one in sorted(found, key=_at) if await admitted.has(one)], watch.cursor()
+
+    async def settle(self) -> None:
+        """Return when all that the agent has written is durable, so that a client may be told of it."""
+        await self._actor.leave()
+
+    async def _followed(
+        self, id: str, watch: Subscription, follows: TurnEvents, *, sort: bool
+    ) -> AsyncGenerator[Event | None, None]:
         quiet = self._actor.host.timings.event_keepalive_interval
         async with aclosing(watch.events_or_silence(quiet, marks_stored=True)) as events:
-            while (event := await anext(events)) is not None:
-                if follows.has(event):
-                    stored.append(event)
+            stored = await self._stored(id, watch, follows, events)
             row = self._row(id)
-            if not row.is_open:
-                stored = [one for one in stored if one.path != self.address.segments] + await self._said(row, position)
-            for one in sorted(stored, key=_at):
+            if sort and stored:
+                stored = [replace(one, cursor=None) for one in sorted(stored, key=_at)]
+                stored[-1] = replace(stored[-1], cursor=watch.cursor())
+            for one in stored:
                 yield one
             if not row.is_open:
                 yield self._end(row)
@@ -285,6 +333,23 @@ class Exchange:
                     yield event
                     if event.kind in ENDS and event.path == self.address.segments:
                         return
+
+    async def _stored(
+        self, id: str, watch: Subscription, follows: TurnEvents, events: AsyncGenerator[Event | None, None]
+    ) -> list[Event]:
+        """Return what is stored of a turn, as far as its reader was not told of it."""
+        position, found = watch.position(id), list[Event]()
+        while (event := await anext(events)) is not None:
+            if follows.has(event):
+                found.append(event)
+        row, turn = self._row(id), self._actor.of(Feed).turn
+        if turn is None or turn.id != id:  # it does not stream now: its reader has heard nothing of what it said
+            own, said = self.address.segments, await self._said(row, position)
+            found = [one for one in found if one.path != own or one.kind in ("waiting", "resumed")] + said
+            if said:
+                watch.note_turn(id, said[-1].seq)
+                found[-1] = replace(said[-1], cursor=watch.cursor())
+        return found
 
     async def _said(self, row: TurnRow, position: int) -> list[Event]:
         """Return what a turn has said after an event, as far as it can be replayed, once that is durable."""
@@ -312,12 +377,28 @@ class Exchange:
         return row
 
     @property
+    def _names(self) -> TurnNames:
+        return TurnNames(self._actor.database)
+
+    @property
     def _record(self) -> ConversationRecord:
         return self._actor.of(ConversationRecord)
 
 
 def _as_json(text: bytes | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
+class _Admission:
+    """Which agents below one agent a client could reach itself."""
+
+    def __init__(self, actor: Actor, request: Request) -> None:
+        self._gates, self._depth = Gates(actor, request, "request", PATH), len(actor.address.segments)
+        self._known: dict[Path, bool] = {}
+
+    async def has(self, event: Event) -> bool:
+        """Return whether the client may be told of an event."""
+        if (path := event.path[self._depth : len(event.path) - event.remote]) not in self._known:
+            self._known[path] = await self._gates.admits(path)
+        return self._known[path]
 
 
 def _at(event: Event) -> float:

@@ -15,6 +15,7 @@ import msgspec
 from sapwood.capabilities.steps import Work
 from sapwood.chat.store.record import DRIVE, ConversationRecord
 from sapwood.chat.store.request_records import RequestRecords
+from sapwood.chat.store.turn_names import TurnNames
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.turn.cancellation import CLEARED, Interrupts
@@ -150,6 +151,7 @@ class Conversation:
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""
         self._turns.forget_ended()
+        TurnNames(self._actor.database).forget_gone()
         for row in self._turns.open():
             self._turns.set(row.number, replay_seconds=None)
         for row in self._turns.queued():

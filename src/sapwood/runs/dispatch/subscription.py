@@ -34,9 +34,7 @@ from sapwood.runs.tables.runs_table import HARD, RunRow, RunsTable, given_with, 
 from sapwood.storage.database import Database
 
 log = logging.getLogger(__name__)
-
 PAGE = 256
-
 Path = tuple[PathSegment, ...]
 
 
@@ -150,6 +148,10 @@ class Subscription:
         """Return the number of the last event of a turn of the agent that was told; 0 if none was."""
         place = self._cursor.turns.get("")
         return 0 if place is None or place.id != turn else place.seq - 1
+
+    def note_turn(self, turn: str, seq: int) -> None:
+        """Note that the events of a turn of the agent up to this number were told, by other means."""
+        self._cursor.turns[""] = TurnPlace(turn, seq + 1)
 
     def _marked(self, event: Event) -> Event:
         """Return an event with where to continue after it."""

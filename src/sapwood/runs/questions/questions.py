@@ -242,6 +242,10 @@ class Questions:
             return asker.of(RunExecutor).questions()
         return [] if (body := self._index.of(owner)) is None else _stored.decode(body)
 
+    def is_open(self, path: Path, question: Question) -> bool:
+        """Return whether a question at the end of a path is open: the index may still have one that was answered."""
+        return any(one.id == question.id for one in self._open_at(self._at(path)))
+
     async def all(self) -> list[tuple[Path, Question]]:
         """Return the questions of this agent and of those below it, with the path to each agent that asks."""
         self._actor.check_use()

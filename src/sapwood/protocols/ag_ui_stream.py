@@ -1,0 +1,318 @@
+"""One run of AG-UI as server-sent events: what the client lacks, then the turn, until it ends or waits for answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from sapwood.errors import Refused, Unavailable
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.protocols.ag_ui_events import Projection, call_id
+from sapwood.protocols.ag_ui_input import RunInput
+from sapwood.protocols.ag_ui_messages import Frame, Message, Messages, flat, key_of, result_in
+from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.json_patch import patch_of
+from sapwood.runs.events.events import ENDS, Event
+from sapwood.runs.tables.question import Question
+
+VERSION = "1.0"
+KEEP_ALIVE = b": nothing happened\n\n"
+DELTAS = ("text-delta", "reasoning-delta", "tool-input-delta")
+APPROVAL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "arguments": {"type": "object"},
+        "reason": {"type": "string"},
+    },
+    "required": ["approved"],
+    "additionalProperties": False,
+}
+STOPPED = "The server stops. Run again with the same runId to continue."
+
+
+def interrupt_id(question: Question) -> str:
+    """Return the id by which clients answer a question: as it was shown, and no other."""
+    return f"{question.full_id}#{question.digest[:16]}"
+
+
+class RunStream:
+    """What one client is told of one run."""
+
+    def __init__(self, exchange: Exchange, given: RunInput) -> None:
+        self._exchange, self._given = exchange, given
+        self._ids = {"threadId": given.thread_id, "runId": given.run_id}
+        self._state: Any = None
+        self._waiting: set[Any] = set()
+        """The paths of the agents that wait for answers."""
+
+    async def nothing(self) -> AsyncGenerator[bytes, None]:
+        """Yield the conversation to a client that connects while nothing runs."""
+        yield _sse(self._started())
+        async for frame in self._caught_up(flat(self._exchange.messages())):
+            yield _sse(frame)
+        yield _sse(self._finished({"type": "success"}))
+
+    async def frames(self, turn: str, begin: str | None, last: str | None) -> AsyncGenerator[bytes, None]:
+        """Yield a turn, as server-sent events.
+
+        Args:
+            turn: The id of the turn.
+            begin: The cursor of the last event before this run; `None` if the run begins with the turn.
+            last: The cursor of the last event that the client has; `None` if it does not continue a stream.
+        """
+        try:
+            async for line in self._frames(turn, begin, last):
+                yield line
+        except (Refused, Unavailable) as error:
+            code = "unavailable" if isinstance(error, Unavailable) else "refused"
+            yield _sse({"type": "RUN_ERROR", "message": str(error), "code": code})
+
+    async def _frames(self, turn: str, begin: str | None, last: str | None) -> AsyncGenerator[bytes, None]:
+        exchange, after = self._exchange, last or begin
+        projection, messages = await self._standing(turn, after)
+        self._turn, self._projection, self._messages = turn, projection, messages
+        is_over = _is_over(exchange, turn)
+        if last is None:
+            yield _sse(self._started())
+            if is_over and not self._is_last(turn):
+                async for frame in self._caught_up(flat(exchange.messages())):
+                    yield _sse(frame)
+                yield _sse(self._result(exchange.turn(turn)))
+                return
+        is_told = last is not None
+        async with aclosing(exchange.events(turn, after=after, sort=last is None)) as events:
+            if not is_told and _has_begun(exchange, turn):
+                is_told = True
+                async for frame in self._preamble():
+                    yield _sse(frame)
+            async for event in events:
+                if event is not None and not is_told:
+                    is_told = True
+                    async for frame in self._preamble():
+                        yield _sse(frame)
+                if event is None:
+                    yield KEEP_ALIVE
+                frames = [] if event is None else [one async for one in self._told(event, is_resumed=last is not None)]
+                frames += [one async for one in self._changed(event)]
+                cursor = None if event is None else event.cursor
+                if event is not None and event.kind in ENDS and event.path == exchange.address.segments:
+                    frames += self._end(event)
+                    yield _lines(frames, cursor)
+                    return
+                if self._waiting and exchange.waits(turn) and (end := await self._interrupted()):
+                    yield _lines([*frames, *end], cursor)
+                    return
+                if frames:
+                    yield _lines(frames, cursor)
+        yield _sse({"type": "RUN_ERROR", "message": STOPPED, "code": "unavailable"})
+
+    async def _standing(self, turn: str, after: str | None) -> tuple[Projection, Messages]:
+        """Return what a client knows of a turn up to an event."""
+        exchange = self._exchange
+        projection = Projection(exchange.message_of(turn), len(exchange.address.segments))
+        messages = Messages()
+        if after is not None:
+            all_events, _ = await exchange.stored(turn)
+            later, _ = await exchange.stored(turn, after=after)
+            to_come = {_key(event) for event in later}
+            for event in all_events:
+                if _key(event) not in to_come:
+                    for frame in projection.of(event):
+                        messages.take(frame)
+        return projection, messages
+
+    def _is_last(self, turn: str) -> bool:
+        """Return whether a turn that is over is the last of the conversation, and can be replayed."""
+        messages, own = self._exchange.messages(), self._exchange.message_of(turn)
+        is_last = not any(one["id"] == own for one in messages[:-1])
+        return is_last and self._exchange.can_replay(turn)
+
+    # What the client lacks.
+
+    async def _preamble(self) -> AsyncIterator[Frame]:
+        own = self._exchange.message_of(self._turn)
+        stored = [one for one in self._exchange.messages() if one["id"] != own]
+        async for frame in self._caught_up([*flat(stored), *self._messages.all()]):
+            yield frame
+        for frame in self._projection.resume():
+            yield frame
+
+    async def _caught_up(self, expected: Sequence[Message]) -> AsyncIterator[Frame]:
+        """Yield the conversation and the state, as far as the client has others."""
+        await self._exchange.settle()
+        wanted = [key_of(one) for one in expected]
+        known, below = set(wanted), [one.get("role") == "activity" for one in self._given.messages]
+        has = [
+            key_of(one)
+            for one, is_activity in zip(self._given.messages, below, strict=True)
+            if not is_activity and not ("subagentRunId" in one and key_of(one) not in known)
+        ]
+        if has != wanted:
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": list(expected)}
+        self._state = self._exchange.state()
+        if self._state is not None and self._state != self._given.state:
+            yield {"type": "STATE_SNAPSHOT", "snapshot": self._state}
+
+    # What happens.
+
+    async def _told(self, event: Event, *, is_resumed: bool) -> AsyncIterator[Frame]:
+        if event.kind == "waiting":
+            self._waiting.add(event.path)
+        elif event.kind == "resumed":
+            self._waiting.discard(event.path)
+        elif event.kind == "retracted" and event.path == self._exchange.address.segments:
+            async for frame in self._retracted(event, is_resumed=is_resumed):
+                yield frame
+            return
+        for frame in self._projection.of(event):
+            self._messages.take(frame)
+            yield frame
+            if frame["type"] == "TOOL_CALL_END" and "subagentRunId" not in frame:
+                for more in self._results(only_client=True):
+                    yield more
+
+    async def _retracted(self, event: Event, *, is_resumed: bool) -> AsyncIterator[Frame]:
+        frames, gone = self._projection.retract(event.body["after"])
+        self._messages.forget(gone)
+        for frame in frames:
+            yield frame
+        if gone or is_resumed:
+            await self._exchange.settle()
+            own = self._exchange.message_of(self._turn)
+            stored = [one for one in self._exchange.messages() if one["id"] != own]
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": [*flat(stored), *self._messages.all()]}
+
+    def _results(self, *, only_client: bool = False) -> Iterator[Frame]:
+        """Yield the results of the agent's tool calls that are stored and were not streamed: those of clients."""
+        unanswered = dict(self._projection.unanswered)
+        if only_client:
+            names = {one["name"] for one in self._exchange.client_tools(self._turn)}
+            unanswered = {id: name for id, name in unanswered.items() if name in names}
+        answer = self._exchange.answer_of(self._turn) if unanswered else None
+        for part in answer["parts"] if answer is not None else ():
+            if part.get("toolCallId") in unanswered and (content := result_in(part)) is not None:
+                for frame in self._projection.result(part["toolCallId"], content, is_own=True):
+                    self._messages.take(frame)
+                    yield frame
+
+    async def _changed(self, event: Event | None) -> AsyncIterator[Frame]:
+        """Yield how the state of the agent has changed."""
+        if event is not None and (event.kind == "chunk" and event.body["type"] in DELTAS):
+            return
+        state = self._exchange.state()
+        if state == self._state:
+            return
+        await self._exchange.settle()
+        before, self._state = self._state, state
+        if before is None:
+            yield {"type": "STATE_SNAPSHOT", "snapshot": state}
+        else:
+            yield {"type": "STATE_DELTA", "delta": patch_of(before, state)}
+
+    # How it ends.
+
+    async def _interrupted(self) -> list[Frame]:
+        """Return the end of a run whose turn waits for this client; nothing if it waits for someone else."""
+        exchange = self._exchange
+        interrupts: list[Frame] = []
+        raised: dict[str, list[str]] = {}
+        calls: list[str] = []
+        for question in await exchange.questions():
+            subagent = self._projection.at(question.path)
+            if question.path and subagent is None:
+                continue  # another turn, or another run, asks it
+            if question.kind == "client":
+                calls.append(call_id(subagent, question.id))
+                continue
+            interrupts.append(_interrupt(question, subagent))
+            if subagent is not None:
+                raised.setdefault(subagent.id, []).append(interrupts[-1]["id"])
+        if not interrupts and not calls:
+            return []
+        await exchange.settle()
+        frames = [*self._results(), *self._projection.suspend(raised)]
+        if interrupts:
+            return [*frames, self._finished({"type": "interrupt", "interrupts": interrupts})]
+        outcome: dict[str, Any] = {"type": "success"}
+        if self._given.protocol_version is not None:
+            outcome["pendingToolCallIds"] = calls
+        return [*frames, self._finished(outcome)]
+
+    def _end(self, event: Event) -> list[Frame]:
+        """Return the end of a run whose turn has ended."""
+        frames = [*self._results(), *self._projection.suspend({})]
+        body: dict[str, Any] = event.body or {}
+        turn = self._exchange.turn(self._turn)
+        if event.kind in ("completed", "cancelled") and turn is not None:
+            return [*frames, self._result(turn)]
+        error = {"message": str(body.get("error") or event.kind), "code": body.get("reason") or event.kind}
+        return [*frames, {"type": "RUN_ERROR", **error}]
+
+    def _result(self, turn: Any) -> Frame:
+        """Return the end of a turn, as it is stored."""
+        if turn.status in ("cancelled", "skipped"):
+            # Clients before 1.0 do not know this outcome.
+            return self._finished({"type": "cancelled"} if self._given.protocol_version is not None else None)
+        if turn.status != "completed":
+            why = for_clients(turn.error) or "The turn failed."
+            return {"type": "RUN_ERROR", "message": why, "code": turn.reason or turn.status}
+        frame = self._finished({"type": "success"})
+        return frame if turn.output is None else {**frame, "result": turn.output}
+
+    def _started(self) -> Frame:
+        return {"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION}
+
+    def _finished(self, outcome: dict[str, Any] | None) -> Frame:
+        return {"type": "RUN_FINISHED", **self._ids, **({} if outcome is None else {"outcome": outcome})}
+
+
+def _interrupt(question: Question, subagent: Any) -> Frame:
+    told: Frame = {"id": interrupt_id(question)}
+    if subagent is not None:
+        told["subagentRunId"] = subagent.id
+    path = [{"type": one.type, "name": one.name} for one in question.path]
+    if question.kind == "approval":
+        arguments = msgspec.json.encode(question.arguments).decode()
+        return {
+            **told,
+            "reason": "tool_call",
+            "message": f"Allow {question.tool}({arguments})?",
+            "toolCallId": call_id(subagent, question.id),
+            "responseSchema": APPROVAL_SCHEMA,
+            "metadata": {"tool": question.tool, "arguments": question.arguments, "path": path},
+        }
+    schema = question.schema or {"type": "string"}
+    if question.options is not None:
+        schema = {"type": "string", "enum": list(question.options)}
+    about = {"message": question.prompt, "responseSchema": schema, "metadata": {"kind": question.kind, "path": path}}
+    return {**told, "reason": "input_required", **about}
+
+
+def _is_over(exchange: Exchange, turn: str) -> bool:
+    found = exchange.turn(turn)
+    return found is None or found.status not in ("queued", "running", "waiting")
+
+
+def _has_begun(exchange: Exchange, turn: str) -> bool:
+    found = exchange.turn(turn)
+    return found is not None and found.status != "queued"
+
+
+def _key(event: Event) -> tuple[Any, ...]:
+    body = event.body if event.kind in ("milestone", "progress") else None
+    return (event.path, event.run_id, event.seq, event.kind, str(body))
+
+
+def _sse(frame: Frame, cursor: str | None = None) -> bytes:
+    id = f"id: {cursor}\n".encode() if cursor else b""
+    return id + b"data: " + msgspec.json.encode(frame) + b"\n\n"
+
+
+def _lines(frames: Sequence[Frame], cursor: str | None) -> bytes:
+    """Return the events of one event of the turn: only the last has the cursor after it."""
+    last = len(frames) - 1
+    return b"".join(_sse(frame, cursor if at == last else None) for at, frame in enumerate(frames))
