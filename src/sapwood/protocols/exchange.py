@@ -38,6 +38,7 @@ from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.http.events_http import PATH, OpenStreams
 from sapwood.runs.questions.questions import Questions
 from sapwood.runs.tables.executed_runs_table import streamed
+from sapwood.runs.tables.own_questions import OwnQuestions
 from sapwood.runs.tables.question import Answer, Question, parse_full_id
 from sapwood.runs.tables.runs_table import RunsTable, failure
 
@@ -111,7 +112,11 @@ class Exchange:
 
     def waits(self, id: str) -> bool:
         """Return whether a turn waits for an answer and does nothing else, or all that it waits for does."""
-        return self._actor.of(RunExecutor).worker.waits(id)
+        if self._actor.of(RunExecutor).worker.waits(id):
+            return True
+        row = self._record.turns.get(id)
+        calls = [] if row is None or row.status != "running" else self._record.turns.calls(row.number)
+        return self._actor.of(OwnQuestions).wait_in({call.id for call in calls})
 
     def name_turn(self, id: str, turn: str, after: str) -> None:
         """Store another id for a turn, which stands for what happens in it after the event with the cursor `after`."""

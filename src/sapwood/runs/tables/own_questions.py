@@ -7,6 +7,7 @@ the answer if there is one.
 from __future__ import annotations
 
 from asyncio import Future
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -97,6 +98,11 @@ class OwnQuestions:
     def waits(self, run: str) -> bool:
         """Return whether code of this run waits for an answer."""
         return bool(self._find("WHERE run = ? AND answer IS NULL", run))
+
+    def wait_in(self, tool_calls: Collection[str]) -> bool:
+        """Return whether the code of one of these tool calls waits for an answer."""
+        rows = self._find("WHERE tool_call IS NOT NULL AND answer IS NULL") if tool_calls else []
+        return any(row.tool_call in tool_calls for row in rows)
 
     def answer(self, id: str, answer: Answer, author: Author) -> bool:
         """Store the answer to a question, and resume the asker. Returns `False` if the question is not open."""
