@@ -168,6 +168,7 @@ const scenarios = {
 };
 for (const [title, scenario] of Object.entries(scenarios)) {
   try {
+    if (process.env.TRACE) process.stderr.write(`${title}\n`);
     await scenario();
     failures[title] = [];
   } catch (error) {

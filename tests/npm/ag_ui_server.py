@@ -63,7 +63,7 @@ class Scripted(ChatAgent):
             name, arguments = step
             yield {1: DeltaToolCall(name=name, json_args=arguments, tool_call_id=f"{self.name}-{prompt}-{done}")}
             return
-        hangs = "hangs" in prompt and is_first(f"{self.name} {prompt}")
+        hangs = prompt == "story hangs" and is_first(f"{self.name} {prompt}")
         for at, word in enumerate(step):
             yield f"{word} "
             if hangs and at == len(step) // 2:
@@ -96,7 +96,7 @@ class Writer(Scripted):
         self.set_state({**self.state, "looked": [*self.state["looked"], what]})
         return f"{what} seen"
 
-    @tool
+    @tool(idempotent=True)
     async def linger(self) -> str:
         """Take long, the first time."""
         if "hangs" in str(self.conversation.history()) and is_first(f"{self.name} linger"):
@@ -104,7 +104,7 @@ class Writer(Scripted):
         note(f"{self.name} lingered")
         return "done"
 
-    @tool
+    @tool(idempotent=True)
     async def choose(self) -> str:
         """Have a person choose."""
         chosen = await self.questions.ask("Which color?", options=("red", "blue"), approvers=ANY_CLIENT)
