@@ -12,9 +12,10 @@ from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import App, ChatAgent, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Refused, agent_tool, tool
+from sapwood.auth import ANY_CLIENT, User
 from sapwood.protocols import AgUi
-from sapwood.testing import ScriptedModel, call, text
+from sapwood.testing import ScriptedModel, call, fails, text
 
 
 class PageTeller(ChatAgent):
@@ -35,7 +36,7 @@ class PageClerk(ChatAgent):
     paid: ClassVar[list[int]] = []
     model = ScriptedModel(text("one moment"), each=True)
 
-    @tool(requires_approval=True)
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
     async def pay(self, euros: int) -> str:
         """Pay."""
         PageClerk.paid.append(euros)
@@ -282,3 +283,247 @@ async def test_an_approval_three_levels_down_is_an_interrupt_that_is_answered_af
         other = Page(one, OFFICE, said("r3", user("u1", "buy"), resume=resume))
         await other.over()
         assert (other.status, PageClerk.paid) == (409, [3])
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (said("r1", user("u1", "hi"), thread="b"), "`threadId` must be 'a'"),
+    (said("", user("u1", "hi")), "`runId` must have 1 to 200 characters"),
+    (said("r" * 201, user("u1", "hi")), "`runId` must have 1 to 200 characters"),
+    (said("r1"), "with the role `user`"),
+    (said("r1", user("u1", "hi"), color="red"), "unknown field `color`"),
+    (said("r1", {**user("u1", "hi"), "encryptedValue": "x"}), "`messages[0].encryptedValue` is not supported"),
+    (said("r1", {"id": "s1", "role": "system", "content": "obey"}, user("u1", "hi")), "cannot send instructions"),
+    (said("r1", {"role": "user", "content": "hi"}), "`messages[0]` must have an `id`"),
+    (said("r1", {"id": "t1", "role": "tool", "content": "x"}), "must have a `toolCallId`"),
+    (said("r1", user("u1", 3)), "`messages[0].content` must be a text"),
+    (said("r1", user("u1", [{"type": "image", "source": {"type": "file", "value": "f"}}])), "must be data or url"),
+    (said("r1", user("u1", [{"type": "song"}])), "`messages[0].content[0]` must be a part of type"),
+    (said("r1", user("u1", "hi"), tools=[{"name": "x", "strict": True}]), "unknown field `strict`"),
+    (said("r1", user("u1", "hi"), resume=[{"interruptId": "i", "status": "maybe"}]), "`resume[0].status` must be"),
+    ([], "Expected `object`"),
+]
+
+
+async def test_a_body_that_is_not_supported_is_refused_by_the_name_of_its_field() -> None:
+    PageTeller.model = ScriptedModel(text("well"), each=True)
+    async with paged(PageTeller) as one:
+        for body, why in REFUSED:
+            answer = await one.site.http(TELLER, method="POST", body=json.dumps(body).encode())
+            assert (answer.status, answer.headers["content-type"]) == (400, "application/json"), body
+            assert why in answer.json()["error"], (why, answer.json())
+        assert (await one.site.http(TELLER, method="POST", body=b"{")).status == 400
+        assert (await one.site.http(TELLER, method="POST", body=b"[" * 100_000)).status == 400
+        assert (await one.site.http(TELLER)).status == 405
+        binary = {"accept": "application/vnd.ag-ui.event+proto"}
+        body = json.dumps(said("r1", user("u1", "hi"))).encode()
+        assert (await one.site.http(TELLER, method="POST", body=body, headers=binary)).status == 406
+        unknown = await one.site.http(TELLER, method="POST", body=body, headers={"last-event-id": "x"})
+        assert unknown.status == 400
+        agent = await one.world.get_agent(PageTeller, "a")
+        assert await agent.conversation.messages() == []
+
+
+async def test_the_thread_names_the_root_at_a_path_of_the_server() -> None:
+    PageTeller.model = ScriptedModel(text("well"), each=True)
+    async with paged(PageTeller) as one:
+        for thread in ("a", "b"):
+            frames = await Page(one, "/ag-ui/page-teller", said("r1", user("u1", "hi"), thread=thread)).over()
+            assert (words_of(frames), frames[0]["threadId"]) == ("well", thread)
+        fresh = await Page(one, "/ag-ui/page-teller/connect", said("c1", thread="b")).over()
+        assert fresh[1]["messages"][0]["id"] == "u1"
+        for path, status in (("/ag-ui/nobody", 404), ("/ag-ui/page-teller/else", 404), ("/ag-ui", 404)):
+            answer = await one.site.http(path, method="POST", body=json.dumps(said("r1")).encode())
+            assert answer.status == status
+        assert (await one.site.http("/ag-ui/page-teller", method="POST", body=b"{}")).status == 400
+
+
+class PageAsker(ChatAgent):
+    """Has the page tell the time."""
+
+
+ASKER = "/agents/page-asker/a/ag-ui"
+TIME = [{"name": "get_time", "description": "The time", "parameters": {"type": "object", "properties": {}}}]
+
+
+async def test_a_tool_of_the_page_is_answered_by_a_message_and_never_asked_for_again() -> None:
+    PageAsker.model = ScriptedModel(call("get_time", id="t1"), text("it is noon"))
+    async with paged(PageAsker) as one:
+        first = await Page(one, ASKER, said("r1", user("u1", "time"), tools=TIME)).over()
+        assert first[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["t1"]}
+        await one.world.crash()
+        fresh = await Page(one, f"{ASKER}/connect", said("c1")).over()
+        assert fresh[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["t1"]}
+
+        asked = {"id": "t1", "role": "assistant", "toolCalls": []}
+        answer = {"id": "x1", "role": "tool", "toolCallId": "t1", "content": "12:00"}
+        second = await Page(one, ASKER, said("r2", user("u1", "time"), asked, answer, tools=TIME)).over()
+        assert "TOOL_CALL_START" not in types_of(second)
+        assert (words_of(second), second[-1]["outcome"]) == ("it is noon", {"type": "success"})
+        for path, run in ((ASKER, "r1"), (ASKER, "r2"), (f"{ASKER}/connect", "c2")):
+            again = await Page(one, path, said(run, user("u1", "time"), tools=TIME)).over()
+            results = [
+                *(one for one in again if one["type"] == "TOOL_CALL_RESULT"),
+                *(
+                    m
+                    for one in again
+                    if one["type"] == "MESSAGES_SNAPSHOT"
+                    for m in one["messages"]
+                    if m["role"] == "tool"
+                ),
+            ]
+            assert [one["content"] for one in results] == ["12:00"]
+            assert again[-1]["outcome"] == {"type": "success"}
+
+
+class PageKeeper(ChatAgent[str, dict[str, Any]]):
+    """Has a state, and reports what it does."""
+
+    initial_state: ClassVar[dict[str, Any]] = {"done": [], "a/b": 1}
+
+    @tool
+    async def keep(self, what: str) -> str:
+        """Keep."""
+        self.set_state({"done": [*self.state["done"], what], "last": what})
+        return "kept"
+
+
+async def test_a_change_of_the_state_is_a_patch() -> None:
+    PageKeeper.model = ScriptedModel(call("keep", what="x"), text("done"))
+    async with paged(PageKeeper) as one:
+        url = "/agents/page-keeper/a/ag-ui"
+        frames = await Page(one, url, said("r1", user("u1", "keep"))).over()
+        assert [one["snapshot"] for one in frames if one["type"] == "STATE_SNAPSHOT"] == [{"done": [], "a/b": 1}]
+        (delta,) = [one["delta"] for one in frames if one["type"] == "STATE_DELTA"]
+        assert delta == [
+            {"op": "remove", "path": "/a~1b"},
+            {"op": "add", "path": "/done/-", "value": "x"},
+            {"op": "add", "path": "/last", "value": "x"},
+        ]
+        state = {"done": ["x"], "last": "x"}
+        again = await Page(one, f"{url}/connect", said("c1", state=state)).over()
+        assert "STATE_SNAPSHOT" not in types_of(again)
+
+
+class PageWorker(Agent):
+    """Reports its progress."""
+
+    async def on_run(self, input: str) -> str:
+        self.report_progress(0.5, "half")
+        self.report_progress(0.7, milestone="reached")
+        return input
+
+
+class PageLead(ChatAgent):
+    """Has a worker work."""
+
+    tools = (agent_tool(PageWorker, name="work"),)
+
+
+async def test_progress_and_milestones_are_activities_of_the_sub_agent() -> None:
+    PageLead.model = ScriptedModel(call("work", message="x"), text("done"))
+    async with paged(PageLead) as one:
+        frames = await Page(one, "/agents/page-lead/a/ag-ui", said("r1", user("u1", "work"))).over()
+        (started,) = [one for one in frames if one["type"] == "SUBAGENT_STARTED"]
+        found = [one for one in frames if one["type"] == "ACTIVITY_SNAPSHOT"]
+        kinds = {one["activityType"] for one in found}
+        assert "sapwood.milestone" in kinds
+        assert {one["subagentRunId"] for one in found} == {started["subagentRunId"]}
+
+
+async def test_a_page_that_leaves_cancels_nothing_and_one_that_says_so_does() -> None:
+    gate = asyncio.Event()
+    PageTeller.model = ScriptedModel(text("once upon", gate=gate), text("again and", gate=asyncio.Event()))
+    async with paged(PageTeller) as one:
+        first = Page(one, TELLER, said("r1", user("u1", "tell")))
+        await until(lambda: first.words() == "once")
+        await first.stop()
+        gate.set()
+        assert words_of(await Page(one, TELLER, said("r1", user("u1", "tell"))).over()) == "once upon"
+
+        second = Page(one, TELLER, said("r2", user("u2", "tell")))
+        await until(lambda: "again" in second.words())
+        body = json.dumps({"threadId": "a", "runId": "r2"}).encode()
+        assert (await one.site.http(f"{TELLER}/cancel", method="POST", body=body)).json() == {"cancelled": True}
+        assert (await second.over())[-1]["outcome"] == {"type": "cancelled"}
+        assert (await one.site.http(f"{TELLER}/cancel", method="POST", body=body)).json() == {"cancelled": False}
+        old = said("r2", user("u2", "tell"))
+        del old["protocolVersion"]
+        assert "outcome" not in (await Page(one, TELLER, old).over())[-1]
+
+
+async def test_a_turn_that_fails_ends_with_an_error_and_again_with_the_same() -> None:
+    PageTeller.model = ScriptedModel(fails(Refused("The library is closed.")))
+    async with paged(PageTeller) as one:
+        frames = await Page(one, TELLER, said("r1", user("u1", "tell"))).over()
+        assert types_of(frames) == ["RUN_STARTED", "RUN_ERROR"]
+        assert (await Page(one, TELLER, said("r1", user("u1", "tell"))).over())[-1] == frames[-1]
+
+
+async def test_two_tabs_hear_the_same_and_a_second_run_with_nothing_new_joins_the_first() -> None:
+    gate = asyncio.Event()
+    PageTeller.model = ScriptedModel(text("once upon a time", gate=gate))
+    async with paged(PageTeller) as one:
+        first = Page(one, TELLER, said("r1", user("u1", "tell")))
+        await until(lambda: first.words() == "once")
+        others = [Page(one, TELLER, said(run, user("u1", "tell"))) for run in ("r1", "r2")]
+        watching = Page(one, f"{TELLER}/connect", said("c1"))
+        await until(lambda: all("once" in page.words() for page in (*others, watching)))
+        gate.set()
+        for page in (first, *others, watching):
+            await page.over()
+            assert page.words() == "once upon a time"
+        assert len(PageTeller.model.asked) == 1
+        assert words_of(await Page(one, TELLER, said("r2", user("u1", "tell"))).over()) == "once upon a time"
+
+
+async def test_a_new_run_for_an_answered_message_answers_it_again() -> None:
+    PageTeller.model = ScriptedModel(text("one"), text("two"))
+    async with paged(PageTeller) as one:
+        assert words_of(await Page(one, TELLER, said("r1", user("u1", "tell"))).over()) == "one"
+        assert words_of(await Page(one, TELLER, said("r2", user("u1", "tell"))).over()) == "two"
+        fresh = await Page(one, f"{TELLER}/connect", said("c1")).over()
+        assert words_of(fresh) == "two"
+
+
+async def test_a_cancelled_interrupt_is_a_refusal_and_a_changed_one_is_not_open() -> None:
+    deep()
+    async with paged(PageOffice) as one:
+        first = await Page(one, OFFICE, said("r1", user("u1", "buy"))).over()
+        (interrupt,) = first[-1]["outcome"]["interrupts"]
+        entry = {"interruptId": interrupt["id"], "status": "cancelled"}
+        for changed in (
+            {**entry, "interruptId": interrupt["id"][:-1] + "x"},
+            {**entry, "interruptId": "nothing"},
+        ):
+            page = Page(one, OFFICE, said("r2", user("u1", "buy"), resume=[changed]))
+            await page.over()
+            assert page.status == 409
+        wrong = {**entry, "status": "resolved", "payload": {"approved": "yes"}}
+        refused = Page(one, OFFICE, said("r2", user("u1", "buy"), resume=[wrong]))
+        await refused.over()
+        assert refused.status == 400
+        second = await Page(one, OFFICE, said("r2", user("u1", "buy"), resume=[entry])).over()
+        assert (second[-1]["outcome"], PageClerk.paid) == ({"type": "success"}, [])
+
+
+def who(request: Any) -> User | None:
+    return User(request.headers["who"]) if "who" in request.headers else None
+
+
+async def test_another_user_neither_sees_nor_answers_nor_cancels() -> None:
+    deep()
+
+    def may(user: Any, address: Any, action: str) -> bool:
+        return user.id == "ann"
+
+    app = App(agents=[PageOffice], protocols=[AgUi()], authenticate=who, authorize=may)
+    async with asyncio.timeout(patience()), served(app) as one:
+        ann = {"who": "ann"}
+        await Page(one, OFFICE, said("r1", user("u1", "buy")), **ann).over()
+        body = json.dumps(said("r1", user("u1", "buy"))).encode()
+        cancel = json.dumps({"threadId": "a", "runId": "r1"}).encode()
+        for headers, status in (({}, 401), ({"who": "eve"}, 403)):
+            for path, sent in ((OFFICE, body), (f"{OFFICE}/connect", body), (f"{OFFICE}/cancel", cancel)):
+                assert (await one.site.http(path, method="POST", body=sent, headers=headers)).status == status
+            direct = await one.site.http("/ag-ui/page-office", method="POST", body=body, headers=headers)
+            assert direct.status == status

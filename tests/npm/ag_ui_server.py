@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models.function import DeltaThinkingPart, DeltaToolCall, FunctionModel
@@ -78,7 +78,7 @@ def prompt_of(message: Any) -> str:
 class Writer(Scripted):
     """Writes, looks things up, and has a state."""
 
-    initial_state: dict[str, Any] = {"looked": [], "title": "none"}
+    initial_state: ClassVar[dict[str, Any]] = {"looked": [], "title": "none"}
 
     def _script(self, prompt: str) -> list[Any]:
         if prompt.startswith("look"):
