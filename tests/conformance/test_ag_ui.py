@@ -64,6 +64,7 @@ class Page:
         self.status = 0
         self.text = ""
         self.is_over = False
+        self._places: dict[str, int] = {}
         self._one, self._path, self._said, self._headers = one, path, said, headers
         self._reading = asyncio.create_task(self._read())
 
@@ -87,6 +88,7 @@ class Page:
                     self.frames.append(json.loads(line[6:]))
                 elif line.startswith(b"id: "):
                     self.ids.append(line[4:].decode().strip())
+                    self._places[self.ids[-1]] = len(self.frames) + 1
         except (ConnectionError, IndexError):
             pass
         finally:
@@ -100,6 +102,10 @@ class Page:
     async def stop(self) -> None:
         self._reading.cancel()
         await asyncio.wait({self._reading})
+
+    def at(self, id: str) -> int:
+        """Return how many events there were when the one with this id had come."""
+        return self._places[id]
 
     def words(self) -> str:
         return words_of(self.frames)

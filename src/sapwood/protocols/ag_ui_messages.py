@@ -122,6 +122,13 @@ class Messages:
         """Return the messages in their order."""
         return list(self._messages.values())
 
+    def know(self, messages: Sequence[Message]) -> None:
+        """Begin with messages that are known."""
+        for message in messages:
+            self._messages[message["id"]] = dict(message)
+            for one in message.get("toolCalls", ()):
+                self._calls[one["id"]] = one["function"]
+
     def forget(self, ids: Sequence[str]) -> None:
         """Take messages back."""
         for id in ids:

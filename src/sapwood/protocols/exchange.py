@@ -318,26 +318,26 @@ class Exchange:
         async with aclosing(watch.events_or_silence(quiet, marks_stored=True)) as events:
             stored = await self._stored(id, watch, follows, events)
             row = self._row(id)
-            if sort and stored:
-                stored = [replace(one, cursor=None) for one in sorted(stored, key=_at)]
-                stored[-1] = replace(stored[-1], cursor=watch.cursor())
+            if sort:
+                stored = _with_last_cursor(sorted(stored, key=_at), watch.cursor())
             for one in stored:
                 yield one
             if not row.is_open:
                 yield self._end(row)
                 return
+            own, told = self.address.segments, watch.position(id)
             async for event in events:
                 if event is None:
                     yield None
-                    if not (row := self._row(id)).is_open:  # its end was told while this reader was behind
-                        for one in await self._said(row, watch.position(id)):
-                            yield one
-                        yield self._end(row)
-                        return
-                elif follows.has(event):
+                is_end = event is not None and event.kind in ENDS and event.path == own and follows.has(event)
+                if is_end or (event is None and not self._row(id).is_open):
+                    for one in await self._said(row, told):  # a reader that was behind is told of the end only
+                        yield one
+                    yield event if event is not None and is_end else self._end(self._row(id))
+                    return
+                if event is not None and not is_end and follows.has(event):
+                    told = max(told, event.seq if event.path == own else 0)
                     yield event
-                    if event.kind in ENDS and event.path == self.address.segments:
-                        return
 
     async def _stored(
         self, id: str, watch: Subscription, follows: TurnEvents, events: AsyncGenerator[Event | None, None]
@@ -350,10 +350,10 @@ class Exchange:
         row, turn = self._row(id), self._actor.of(Feed).turn
         if turn is None or turn.id != id:  # it does not stream now: its reader has heard nothing of what it said
             own, said = self.address.segments, await self._said(row, position)
-            found = [one for one in found if one.path != own or one.kind in ("waiting", "resumed")] + said
             if said:
                 watch.note_turn(id, said[-1].seq)
-                found[-1] = replace(said[-1], cursor=watch.cursor())
+            found = said + [one for one in found if one.path != own or one.kind in ("waiting", "resumed")]
+            found = _with_last_cursor(found, watch.cursor())
         return found
 
     async def _said(self, row: TurnRow, position: int) -> list[Event]:
@@ -406,5 +406,12 @@ class _Admission:
         return self._known[path]
 
 
-def _at(event: Event) -> float:
-    return event.at
+def _with_last_cursor(events: Sequence[Event], cursor: str) -> list[Event]:
+    """Return events of which only the last has a cursor: the others are told in another order than they were read."""
+    last = len(events) - 1
+    return [replace(one, cursor=cursor if at == last else None) for at, one in enumerate(events)]
+
+
+def _at(event: Event) -> tuple[bool, float]:
+    """Return the place of a stored event: who waits is told last, as it is now."""
+    return event.kind in ("waiting", "resumed"), event.at
