@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 SAID: dict[str, tuple[list[str], list[str]]] = {
+    "ag_ui.py": (
+        ['asked: Allow pay({"euros":3})?', "result: The bread is paid.", "the same run again: The bread is paid."],
+        ["result: The bread is paid.", "the same run again: The bread is paid."],
+    ),
     "album.py": (
         ["A red dot.", "sent: /agents/album/ann/files/6b7fa434f92a8b80"],
         ["A red dot.", "drawn: /agents/album/ann/files/6b7fa434f92a8b80"],

@@ -122,6 +122,7 @@ REMOTE_NAMES = [
 """What `sapwood.remote` exports: the parts of a transport."""
 
 PROTOCOL_NAMES = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]
+PROTOCOL_NAMES = ["Adapter", "AgUi", "Exchange", "Place"]
 """What `sapwood.protocols` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]
