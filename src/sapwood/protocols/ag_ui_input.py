@@ -151,9 +151,10 @@ def user_message(message: Mapping[str, Any], where: str) -> UIMessage:
         parts = [_part(part, f"{where}.content[{at}]") for at, part in items]
     else:
         raise InvalidArguments(f"`{where}.content` must be a text or an array of parts.")
-    metadata = dict(message.get("metadata") or {})
-    if message.get("name") is not None:
-        metadata["name"] = message["name"]
+    given, name = message.get("metadata"), message.get("name")
+    if not isinstance(given, dict | None) or not isinstance(name, str | None):
+        raise InvalidArguments(f"`{where}.metadata` must be an object, and its `name` a text.")
+    metadata = {**cast("dict[str, Any]", given or {}), **({} if name is None else {"name": name})}
     return {"id": message["id"], "role": "user", "parts": parts, **({"metadata": metadata} if metadata else {})}
 
 
