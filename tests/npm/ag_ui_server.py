@@ -4,7 +4,7 @@
 
 What is said to them says what they do. What their tools do is a line in the file `AG_UI_COUNTS`, so that a test sees
 what was done twice, also by another process. With `hangs`, a model or a tool stops in the middle in the first process
-that gets there, and is quick in the next.
+that gets there, and is quick in the next. What is in the folder `AG_UI_PAGES` is served as pages.
 """
 
 from __future__ import annotations
@@ -143,4 +143,4 @@ class Office(Scripted):
         return [("buyer", '{"message": "buy bread"}'), ["bought"]]
 
 
-app = App(agents=[Writer, Office], protocols=[AgUi()])
+app = App(agents=[Writer, Office], protocols=[AgUi()], pages=os.environ.get("AG_UI_PAGES"))
