@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import pytest
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
-from tests.conformance.served import served
+from tests.conformance.served import Served, served
 from tests.conformance.test_ag_ui import Page, paged, said, types_of, user, words_of
 from tests.conformance.worlds import until
 from tests.machine import patience
@@ -301,3 +302,80 @@ async def test_a_page_that_comes_at_any_moment_ends_up_with_the_same() -> None:
             frames = [*first.frames[:at], *await page.over()]
             verify(frames)
             assert shown(frames) == wanted
+
+
+async def whole(one: Served, url: str, run: str, **more: Any) -> list[Any]:
+    frames = await Page(one, url, said(run, user("u1", "pay"), **more)).over()
+    verify(frames)
+    return frames
+
+
+@pytest.mark.slow
+async def test_a_crash_after_any_event_changes_nothing() -> None:
+    counts: list[int] = []
+    for at in (*range(1, 40, 3), 100):
+        two()
+        WaitingBoss.model = ScriptedModel(call("payer", message="3", id="b1"), text("all is paid"))
+        async with paged(WaitingBoss) as one:
+            for run, more in (("r1", {}), ("r2", {"resume": True})):
+                if more:
+                    more = {"resume": yes(*interrupts(await whole(one, f"{BOSS}/connect", "c1")))}
+                cut = Page(one, BOSS, said(run, user("u1", "pay"), **more))
+                await until(lambda cut=cut, at=at: cut.is_over or len(cut.frames) >= at)
+                await one.world.crash()
+                await cut.over()
+                frames = await whole(one, BOSS, run, **more)
+            assert (words_of(frames), frames[-1]["outcome"]) == ("all is paid", {"type": "success"})
+            counts.append(len(WaitingPayer.paid))
+            fresh = await whole(one, f"{BOSS}/connect", "c2")
+            assert (words_of(fresh), fresh[-1]["outcome"]) == ("all is paid", {"type": "success"})
+    # A tool that has begun and not ended is not repeated: the process may have died before it paid.
+    assert set(counts) <= {0, 1}
+
+
+async def test_a_conversation_that_is_cleared_ends_the_run() -> None:
+    WaitingTeller.model = ScriptedModel(text("once upon a time", gate=asyncio.Event()))
+    async with paged(WaitingTeller) as one:
+        page = Page(one, "/agents/waiting-teller/a/ag-ui", said("r1", user("u1", "tell")))
+        await until(lambda: page.words() == "once")
+        agent = await one.world.get_agent(WaitingTeller, "a")
+        await agent.conversation.clear()
+        frames = await page.over()
+        verify(frames)
+        assert frames[-1]["outcome"] == {"type": "cancelled"}
+
+
+class WaitingLatest(WaitingTeller):
+    """Answers only the latest message."""
+
+    concurrency = "latest"
+
+
+async def test_a_message_that_another_one_replaces_ends_its_run_as_cancelled() -> None:
+    gate = asyncio.Event()
+    WaitingLatest.model = ScriptedModel(text("once upon", gate=gate), text("well"))
+    async with paged(WaitingLatest) as one:
+        url = "/agents/waiting-latest/a/ag-ui"
+        first = Page(one, url, said("r1", user("u1", "tell")))
+        await until(lambda: first.words() == "once")
+        second = Page(one, url, said("r2", user("u2", "tell")))
+        await until(lambda: bool(second.frames))
+        third = Page(one, url, said("r3", user("u3", "tell")))
+        assert (await second.over())[-1]["outcome"] == {"type": "cancelled"}
+        gate.set()
+        for page in (first, third):
+            verify(await page.over())
+        assert words_of(third.frames) == "once upon well"
+
+
+async def test_a_cursor_of_another_agent_is_refused() -> None:
+    WaitingTeller.model = ScriptedModel(text("once"), each=True)
+    async with paged(WaitingTeller) as one:
+        other = Page(one, "/agents/waiting-teller/b/ag-ui", said("r1", user("u1", "tell"), thread="b"))
+        await other.over()
+        url = "/agents/waiting-teller/a/ag-ui"
+        await Page(one, url, said("r1", user("u1", "tell"))).over()
+        for cursor in (other.ids[0], "x", "é"):
+            page = Page(one, url, said("r1", user("u1", "tell")), **{"last-event-id": cursor})
+            await page.over()
+            assert page.status == 400

@@ -104,6 +104,8 @@ class AgUi(Adapter):
     ) -> AsyncGenerator[bytes, None]:
         """Return what a client is told that runs the agent: of a new turn, or of one that exists."""
         name = exchange.named(given.run_id)
+        if last is not None:
+            exchange.check_cursor(last)
         if name is not None:
             await self._take(exchange, self._answers(given, await exchange.questions(), is_strict=False))
             return stream.frames(name.turn, name.after or None, last)

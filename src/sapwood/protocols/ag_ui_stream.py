@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sapwood.errors import Refused, Unavailable
+from sapwood.errors import Aborted, Refused, Unavailable
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.ag_ui_events import Projection, call_id
 from sapwood.protocols.ag_ui_input import RunInput
@@ -67,8 +67,8 @@ class RunStream:
         try:
             async for line in self._frames(turn, begin, last):
                 yield line
-        except (Refused, Unavailable) as error:
-            code = "unavailable" if isinstance(error, Unavailable) else "refused"
+        except (Aborted, Refused, Unavailable) as error:
+            code = "refused" if isinstance(error, Refused) else "unavailable"
             yield _sse({"type": "RUN_ERROR", "message": str(error), "code": code})
 
     async def _frames(self, turn: str, begin: str | None, last: str | None) -> AsyncGenerator[bytes, None]:
@@ -244,10 +244,12 @@ class RunStream:
 
     def _end(self, event: Event) -> list[Frame]:
         """Return the end of a run whose turn has ended."""
-        frames = [*self._results(), *self._projection.suspend({})]
         body: dict[str, Any] = event.body or {}
         turn = self._exchange.turn(self._turn)
-        if event.kind in ("completed", "cancelled") and turn is not None:
+        if turn is None:  # the conversation was cleared
+            return [*self._projection.suspend({}), self._cancelled()]
+        frames = [*self._results(), *self._projection.suspend({})]
+        if event.kind in ("completed", "cancelled"):
             return [*frames, self._result(turn)]
         error = {"message": str(body.get("error") or event.kind), "code": body.get("reason") or event.kind}
         return [*frames, {"type": "RUN_ERROR", **error}]
@@ -255,13 +257,16 @@ class RunStream:
     def _result(self, turn: Any) -> Frame:
         """Return the end of a turn, as it is stored."""
         if turn.status in ("cancelled", "skipped"):
-            # Clients before 1.0 do not know this outcome.
-            return self._finished({"type": "cancelled"} if self._given.protocol_version is not None else None)
+            return self._cancelled()
         if turn.status != "completed":
             why = for_clients(turn.error) or "The turn failed."
             return {"type": "RUN_ERROR", "message": why, "code": turn.reason or turn.status}
         frame = self._finished({"type": "success"})
         return frame if turn.output is None else {**frame, "result": turn.output}
+
+    def _cancelled(self) -> Frame:
+        """Return the end of a run that was cancelled. Clients before 1.0 do not know this outcome."""
+        return self._finished({"type": "cancelled"} if self._given.protocol_version is not None else None)
 
     def _started(self) -> Frame:
         return {"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION}

@@ -307,6 +307,10 @@ class Exchange:
             found = await self._stored(id, watch, follows, events)
         return [one for one in sorted(found, key=_at) if await admitted.has(one)], watch.cursor()
 
+    def check_cursor(self, after: str) -> None:
+        """Raise `InvalidArguments` if a text is not the cursor of an event of this agent."""
+        Subscription(self._actor, "tree", after)
+
     async def settle(self) -> None:
         """Return when all that the agent has written is durable, so that a client may be told of it."""
         await self._actor.leave()
