@@ -317,8 +317,9 @@ async def test_a_crash_after_any_event_changes_nothing() -> None:
         two()
         WaitingBoss.model = ScriptedModel(call("payer", message="3", id="b1"), text("all is paid"))
         async with paged(WaitingBoss) as one:
-            for run, more in (("r1", {}), ("r2", {"resume": True})):
-                if more:
+            for run in ("r1", "r2"):
+                more: dict[str, Any] = {}
+                if run == "r2":
                     more = {"resume": yes(*interrupts(await whole(one, f"{BOSS}/connect", "c1")))}
                 cut = Page(one, BOSS, said(run, user("u1", "pay"), **more))
                 await until(lambda cut=cut, at=at: cut.is_over or len(cut.frames) >= at)
