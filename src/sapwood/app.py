@@ -35,6 +35,7 @@ from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
 from sapwood.kernel.ports.read_models import ReadModels
 from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place, adapter_of, check_adapters
+from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
 from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions
@@ -45,6 +46,7 @@ from sapwood.web.asgi_types import Receive, Scope, Send
 from sapwood.web.locate import Locate, Target
 from sapwood.web.located_requests import serve_located
 from sapwood.web.proxy import answer_carried
+from sapwood.web.refusals import with_refusals
 from sapwood.wire.routing import path_to, relative
 
 if TYPE_CHECKING:
@@ -268,7 +270,7 @@ class App:
                 self._locating(adapter),
                 scope,
                 receive,
-                send,
+                with_refusals(send, adapter.refusal),
                 is_public=_path(scope) in adapter.public,
                 challenge=adapter.challenge,
             )
@@ -278,7 +280,10 @@ class App:
     def _locating(self, adapter: Adapter) -> Locate:
         async def locate(request: Request) -> Target | Response:
             found = await adapter.locate(request, self.agents)
-            return (known(found.cls), found.name, found.rest) if isinstance(found, Place) else found
+            if not isinstance(found, Place):
+                return found
+            name = new_id(self.node.random) if found.name is None else found.name
+            return known(found.cls), name, found.rest
 
         return locate
 

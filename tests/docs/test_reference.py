@@ -123,6 +123,7 @@ REMOTE_NAMES = [
 
 PROTOCOL_NAMES = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]
 PROTOCOL_NAMES = ["Adapter", "AgUi", "Exchange", "Place"]
+PROTOCOL_NAMES = ["Adapter", "Exchange", "OpenAi", "Place"]
 """What `sapwood.protocols` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]

@@ -23,7 +23,8 @@ class Place(NamedTuple):
     """The root that answers a request, and the path that it receives."""
 
     cls: type[Agent[Any]]
-    name: str
+    name: str | None
+    """`None` means a new root with a random name."""
     rest: str = "/"
 
 
@@ -37,6 +38,9 @@ class Adapter:
     paths: tuple[str, ...] = ()
     """The paths below an agent that it answers, such as `/ag-ui`."""
     roots: tuple[str, ...] = ()
+    paths: ClassVar[tuple[str, ...]] = ()
+    """The paths below an agent that it answers, such as `/ag-ui`. With a slash at its end, one means all under it."""
+    roots: ClassVar[tuple[str, ...]] = ()
     """The paths of the server that it answers, with everything below them, such as `/v1`. See `locate`."""
     public: tuple[str, ...] = ()
     """Those of `roots` that clients reach without authentication, such as metadata for clients that sign in."""
@@ -52,6 +56,11 @@ class Adapter:
 
     def challenge(self, request: Request) -> str | None:
         """Return the header `WWW-Authenticate` for a client of `roots` without a valid user. Override it."""
+    def refusal(self, status: int, text: str) -> bytes | None:
+        """Return the JSON body of an error that is not its own, for a path in `roots`. `None` sends the text.
+
+        These are the errors of authentication, authorization, hooks and limits. Override it.
+        """
         return None
 
     async def answer(self, request: Request, exchange: Exchange) -> Response | None:
@@ -70,7 +79,7 @@ class AdapterRequests(HttpOnly):
         """Answer a request of a protocol; None if it is for something else."""
         path: str = request.scope["path"]
         for adapter in self._adapters:
-            if path in adapter.paths and (answer := await adapter.answer(request, Exchange(self._actor, request))):
+            if answers(adapter, path) and (answer := await adapter.answer(request, Exchange(self._actor, request))):
                 return answer
         return None
 
@@ -80,6 +89,11 @@ class Adapters:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.adapters: tuple[Adapter, ...] = ()
+
+
+def answers(adapter: Adapter, path: str) -> bool:
+    """Return whether a protocol answers a path below an agent."""
+    return path in adapter.paths or any(one.endswith("/") and path.startswith(one) for one in adapter.paths)
 
 
 def adapter_of(adapters: Sequence[Adapter], path: str) -> Adapter | None:

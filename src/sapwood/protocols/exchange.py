@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -29,6 +30,7 @@ from sapwood.kernel.marshal.call import Call, current
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.namespaces.files import AgentFiles
+from sapwood.randomness import new_id
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
 from sapwood.runs.events.events import ENDS, Event, Feed, turn_event
@@ -39,6 +41,7 @@ from sapwood.runs.http.events_http import PATH, OpenStreams
 from sapwood.runs.questions.questions import Questions
 from sapwood.runs.tables.executed_runs_table import streamed
 from sapwood.runs.tables.own_questions import OwnQuestions
+from sapwood.runs.tables.executed_runs_table import length, streamed
 from sapwood.runs.tables.question import Answer, Question, parse_full_id
 from sapwood.runs.tables.runs_table import RunsTable, failure
 
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_ITEMS = 10_000
 """Items of a stream that a call returns as a list."""
+P = TypeVar("P")
 REPLAY = timedelta(hours=1)
 """How long a turn that a protocol has started can be replayed after its end."""
 
@@ -74,6 +78,14 @@ class Exchange:
         """The user that `App(authenticate=…)` returned."""
         return self._request.scope.get("user")
 
+    def part(self, kind: Callable[[Actor], P]) -> P:
+        """Return what a protocol adds to the agent, such as its tables: one of its kind for as long as it is loaded."""
+        return self._actor.of(kind)
+
+    def new_id(self) -> str:
+        """Return a random id that cannot be guessed."""
+        return new_id(self._actor.host.random)
+
     # What is said.
 
     async def begin(
@@ -83,6 +95,7 @@ class Exchange:
         *,
         client_tools: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
+        regenerate: bool = False,
         replay: timedelta = REPLAY,
         regenerate: bool = False,
     ) -> Turn[Any]:
@@ -91,6 +104,8 @@ class Exchange:
         `messages` are in the format of the AI SDK: those that the agent has not stored are new. `client_tools` are
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. For as long as `replay` after
         its end, `events` has the whole turn. `regenerate` replaces the answer to the last of the messages.
+        the tools that the client executes. `body` is kept with the turn as `Turn.body`. With `regenerate`, the last of
+        the messages is answered again. For as long as `replay` after its end, `events` has the whole turn.
         """
         row = self._record.turns.get(id)
         if row is None:
@@ -109,6 +124,16 @@ class Exchange:
         """Return the turn that runs or waits for an answer; `None` if none does."""
         row = self._record.turns.running() or self._record.turns.waiting()
         return None if row is None else self._record.shown(row)
+
+    def position(self, id: str) -> int:
+        """Return the number of the last event of a turn that is stored; 0 if there is none."""
+        row = self._row(id)
+        return max(row.next_seq, length(self._actor.database, row.number))
+
+    def can_replay(self, id: str) -> bool:
+        """Return whether `events` has the whole turn."""
+        row = self._row(id)
+        return row.is_open or not row.next_seq or length(self._actor.database, row.number) > 0
 
     def waits(self, id: str) -> bool:
         """Return whether a turn waits for an answer and does nothing else, or all that it waits for does."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sapwood.errors import MigrationFailed
 
-PARTS = ("kernel", "capabilities", "runs", "chat")
+PARTS = ("kernel", "capabilities", "runs", "chat", "protocols")
 USER = "user"
 APPLIED = "SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number"
 """What a file has seen of the user's migrations."""

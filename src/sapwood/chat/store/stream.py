@@ -133,7 +133,10 @@ class ChatStream:
             self._put_aside(run, number, step)
         else:
             self._retract(number, step)
-        self._db.execute("DELETE FROM sapwood_chunks WHERE stream = ? AND step >= ?", number, step)
+        # A turn that can be replayed is replayed as it was streamed: every reader is told the same.
+        is_kept = self.active.replay_seconds is not None
+        do = "UPDATE sapwood_chunks SET step = -1" if is_kept else "DELETE FROM sapwood_chunks"
+        self._db.execute(f"{do} WHERE stream = ? AND step >= ?", number, step)
         self._turns.set(number, next_seq=self._seq)
         self._last_step = step - 1
 

@@ -1,0 +1,64 @@
+"""Ids of the OpenAI API: a response and a conversation name their agent, so no index of them is needed."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from sapwood.address import Address, checked_name
+from sapwood.errors import InvalidName
+
+RESPONSE, CONVERSATION = "resp_", "conv_"
+TAIL = 32
+"""How many characters of an id name the response in its agent."""
+HEX = frozenset("0123456789abcdef")
+
+
+class AgentId(NamedTuple):
+    """The agent that an id names, and the response in it."""
+
+    type: str
+    name: str
+    tail: str = ""
+
+
+def response_id(address: Address, tail: str) -> str:
+    """Return the id of a response of a root."""
+    return f"{RESPONSE}{_packed(address)}{tail}"
+
+
+def conversation_id(address: Address) -> str:
+    """Return the id of the conversation of a root."""
+    return f"{CONVERSATION}{_packed(address)}"
+
+
+def read_response_id(id: str) -> AgentId | None:
+    """Return what the id of a response names; `None` if it is none."""
+    tail = id[-TAIL:]
+    if not id.startswith(RESPONSE) or len(id) <= len(RESPONSE) + TAIL or not HEX.issuperset(tail):
+        return None
+    return _unpacked(id[len(RESPONSE) : -TAIL], tail)
+
+
+def read_conversation_id(id: str) -> AgentId | None:
+    """Return what the id of a conversation names; `None` if it is none."""
+    return _unpacked(id[len(CONVERSATION) :], "") if id.startswith(CONVERSATION) else None
+
+
+def derived(*parts: str | None) -> str:
+    """Return an id that the same parts always have. Only one who knows all of them can guess it."""
+    whole = b"\0".join(b"-" if part is None else b"+" + part.encode(errors="surrogatepass") for part in parts)
+    return hashlib.sha256(whole).hexdigest()[:TAIL]
+
+
+def _packed(address: Address) -> str:
+    return urlsafe_b64encode(f"{address.type}\0{address.name}".encode()).decode().rstrip("=")
+
+
+def _unpacked(text: str, tail: str) -> AgentId | None:
+    try:
+        type_, found, name = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition("\0")
+        return AgentId(type_, checked_name(name), tail) if found else None
+    except (ValueError, InvalidName):  # not base64, or no UTF-8
+        return None

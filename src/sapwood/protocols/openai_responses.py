@@ -1,0 +1,421 @@
+"""The responses of one agent: created, continued, followed, and ended where a turn ends or waits for the client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sapwood.chat.store.turns import Turn
+from sapwood.errors import OverLimit
+from sapwood.kernel.marshal.call import id_of
+from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
+from sapwood.protocols.openai_errors import ApiError, invalid
+from sapwood.protocols.openai_ids import conversation_id, derived, response_id
+from sapwood.protocols.openai_items import Json, OutputItems, items_of_message, json_text, message, question_item
+from sapwood.protocols.openai_table import ResponseRow, ResponsesTable
+from sapwood.runs.events.events import ENDS
+from sapwood.runs.tables.question import Answer, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TURN = "openai-"
+"""What the ids of the turns begin with."""
+STATUS = {
+    "queued": "queued",
+    "running": "in_progress",
+    "waiting": "in_progress",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "skipped": "cancelled",
+}
+"""The status of a response, by the status of its turn."""
+CLEARED = "cleared"
+LAST = {"completed": "response.completed", "failed": "response.failed"}
+"""The last event of a stream, by the status of the response. Of others it is `response.incomplete`."""
+
+
+class Responses:
+    """The responses of one agent, for one client."""
+
+    def __init__(self, exchange: Exchange, model: str) -> None:
+        self._exchange = exchange
+        self._model = model
+        self._table = exchange.part(ResponsesTable)
+        self._user = id_of(exchange.user)
+
+    # Beginning.
+
+    async def create(self, asked: CreateRequest, key: str | None) -> ResponseRow:
+        """Start a turn, or continue one with the answers that it waits for. With a known key, return what it did."""
+        id = self._exchange.new_id() if key is None else derived("response", self._user, key)
+        row = self.known(id, asked.digest)
+        if asked.input.answers:
+            return await self._continued(asked, id, row)
+        if row is not None:
+            return row
+        self._check_place(asked)
+        return await self.begin(id, asked.input.parts, asked.tools, asked.hints, asked.digest, self._repeated(asked))
+
+    def known(self, id: str, digest: str) -> ResponseRow | None:
+        """Return the response that a request with the same key has created."""
+        row = self._table.get(id)
+        if row is not None and row.digest != digest:
+            text = "This Idempotency-Key was used before with another request. Use a new key."
+            raise ApiError(text, param="Idempotency-Key", code="idempotency_key_reused", status=409)
+        return row
+
+    async def begin(
+        self,
+        id: str,
+        parts: Sequence[Json],
+        tools: Sequence[Json],
+        hints: Json,
+        digest: str,
+        repeated: Json,
+        *,
+        message: str | None = None,
+        regenerate: bool = False,
+    ) -> ResponseRow:
+        """Start a turn and its response, in one commit. `message` is the id of the user's message."""
+        turn = f"{TURN}{id}"
+        said = {"id": message or f"msg-{id}", "role": "user", "parts": list(parts)}
+        body = {"openai": {"model": self._model, **hints}}
+        await self._exchange.begin(turn, [said], client_tools=tools, body=body, regenerate=regenerate)
+        return self._table.add(id, turn, self._user, digest, repeated)
+
+    def _repeated(self, asked: CreateRequest) -> Json:
+        functions = [tool["name"] for tool in asked.tools]
+        return {**asked.repeated, "previous_response_id": asked.previous_id, "functions": functions}
+
+    def _check_place(self, asked: CreateRequest) -> None:
+        """Refuse to continue what does not exist, or what another response has continued."""
+        if asked.previous is not None:
+            before = self._previous(asked)
+            for row in self._table.after(before.number):
+                turn = self._exchange.turn(row.turn)
+                if turn is not None and turn.status not in ("failed", "cancelled", "skipped"):
+                    raise ApiError(
+                        "Another response has continued from `previous_response_id`, and a conversation has one line. "
+                        f"Continue from {response_id(self._exchange.address, row.id)}.",
+                        param="previous_response_id",
+                        code="previous_response_not_latest",
+                    )
+        elif asked.conversation is not None and asked.conversation.type and not self._table.has_user(self._user):
+            raise no_conversation(conversation_id(self._exchange.address))
+
+    def _previous(self, asked: CreateRequest) -> ResponseRow:
+        row = self._table.last() if asked.previous is None else self._table.get(asked.previous.tail)
+        if row is None or row.user != self._user or self._exchange.turn(row.turn) is None:
+            raise no_previous(asked.previous_id or "")
+        return row
+
+    async def _continued(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
+        """Give the answers, and return the response to what follows."""
+        before, is_new = self._previous(asked), row is None
+        questions = {one.full_id: one for one in await self._exchange.questions()}
+        if row is None:
+            _check_answers(asked, questions)
+            await self._settled(before)
+            row = self._next(asked, id, before)
+        taken = 0
+        try:
+            for name, answer, where in asked.input.answers:
+                if (question := questions.get(name)) is not None:
+                    taken += await self._exchange.answer(name, _fitted(answer, question, where))
+        finally:
+            if is_new and not taken:
+                self._table.forget(id)
+        if is_new and not taken:
+            name, _, where = asked.input.answers[0]
+            raise _not_open(name, where)
+        return row
+
+    def _next(self, asked: CreateRequest, id: str, before: ResponseRow) -> ResponseRow:
+        turn = self._exchange.turn(before.turn)
+        assert turn is not None
+        said, known = self._exchange.answer_of(before.turn), before.asked()
+        if asked.tools and [tool["name"] for tool in asked.tools] != known["functions"]:
+            raise invalid("tools", "the tools cannot change while a response waits. Send those of the first request.")
+        repeated = {**asked.repeated, "previous_response_id": response_id(self._exchange.address, before.id)}
+        repeated["functions"] = known["functions"]
+        return self._table.add(
+            id,
+            before.turn,
+            self._user,
+            asked.digest,
+            repeated,
+            first=self._exchange.position(before.turn),
+            part=len(said["parts"]) if said is not None else 0,
+            spent=turn.usage,
+        )
+
+    # Looking.
+
+    def row(self, id: str, shown: str) -> ResponseRow:
+        """Return a response of the user's."""
+        row = self._table.get(id)
+        if row is None or row.user != self._user or self._exchange.turn(row.turn) is None:
+            raise no_response(shown)
+        return row
+
+    async def _settled(self, row: ResponseRow) -> ResponseRow:
+        """Return a response as it is now: ended, if all of it has happened."""
+        turn = self._turn(row)
+        if row.is_over:
+            return row
+        has_ended = STATUS[turn.status] not in ("queued", "in_progress")
+        if has_ended and not self._exchange.can_replay(row.turn):
+            return await self._ended(row, None, self._exchange.position(row.turn))
+        if has_ended or await self._waits_for_client(row.turn):
+            async for _ in self.events(row):
+                pass
+        return self._table.get(row.id) or row
+
+    async def retrieved(self, row: ResponseRow) -> Json:
+        """Return a response as it is now."""
+        return self.shown(await self._settled(row))
+
+    async def finished(self, row: ResponseRow) -> Json:
+        """Return a response once it has ended."""
+        if not row.is_over and self._exchange.can_replay(row.turn):
+            async for _ in self.events(row):
+                pass
+        return await self.retrieved(self._table.get(row.id) or row)
+
+    def check_replay(self, row: ResponseRow) -> None:
+        """Refuse to stream a response whose words are no longer stored."""
+        if not self._exchange.can_replay(row.turn):
+            text = "This response can no longer be streamed. Retrieve it without `stream`."
+            raise ApiError(text, param="stream", code="stream_expired")
+
+    async def cancelled(self, row: ResponseRow) -> Json:
+        """Cancel the turn of a response, and return the response."""
+        last = self._table.last()
+        if not row.is_over or (last is not None and last.id == row.id):
+            self._exchange.cancel(row.turn)
+        return await self.finished(row)
+
+    def shown(self, row: ResponseRow) -> Json:
+        """Return a response as it is stored."""
+        if row.is_over:
+            return self._response(row, **row.outcome())
+        return self._response(row, status=STATUS[self._turn(row).status])
+
+    def _response(
+        self,
+        row: ResponseRow,
+        *,
+        status: str,
+        output: Sequence[Json] = (),
+        usage: Json | None = None,
+        error: Json | None = None,
+    ) -> Json:
+        asked = row.asked()
+        asked.pop("functions", None)
+        return {
+            "id": response_id(self._exchange.address, row.id),
+            "object": "response",
+            "created_at": int(row.created_at),
+            "completed_at": int(row.ended_at) if status == "completed" and row.ended_at is not None else None,
+            "status": status,
+            "model": self._model,
+            "output": list(output),
+            "error": error,
+            "incomplete_details": None,
+            "conversation": {"id": conversation_id(self._exchange.address)},
+            "usage": usage,
+            "instructions": None,
+            "max_output_tokens": None,
+            "parallel_tool_calls": True,
+            "reasoning": None,
+            "service_tier": "default",
+            "store": True,
+            "temperature": None,
+            "tool_choice": "auto",
+            "top_p": None,
+            "truncation": "disabled",
+            **asked,
+        }
+
+    # Following.
+
+    async def events(self, row: ResponseRow, after: int = -1) -> AsyncGenerator[Json | None, None]:
+        """Yield the events of a response after a number, to its end; `None` as a keep-alive."""
+        number = -1
+        async with aclosing(self._told(row)) as told:
+            async for event in told:
+                if event is None:
+                    yield None
+                elif (number := number + 1) > after:
+                    yield {**event, "sequence_number": number}
+
+    async def _told(self, row: ResponseRow) -> AsyncGenerator[Json | None, None]:
+        begun = self._response(row, status="in_progress")
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+        items, last = self._items(row), row.first
+        async with aclosing(self._own_events(row)) as events:
+            async for event in events:
+                if event is None:
+                    yield None
+                    continue
+                if event.seq <= row.first:
+                    items.skip(event)
+                    continue
+                last = event.seq
+                for told in items.tell(event):
+                    yield told
+        for told in items.close():
+            yield told
+        row = await self._ended(row, items, last)
+        for body in row.outcome()["output"]:
+            if not items.knows(body):
+                for told in items.add(body):
+                    yield told
+        response = self.shown(row)
+        yield {"type": LAST.get(response["status"], "response.incomplete"), "response": response}
+
+    async def _own_events(self, row: ResponseRow) -> AsyncGenerator[Any, None]:
+        """Yield what the turn itself says, up to where the response ends."""
+        path, turn, told, may_wait = self._exchange.address.segments, row.turn, 0, False
+        if row.last is not None and row.last <= row.first:
+            return
+        async with aclosing(self._exchange.events(turn)) as events:
+            async for event in events:
+                is_own = event is not None and event.path == path and event.run_id is None
+                if is_own and event is not None and event.kind in ("chunk", "retracted"):
+                    row = row if row.is_over else self._table.get(row.id) or row  # another reader may have ended it
+                    if row.last is not None and event.seq > row.last:
+                        return
+                    told = event.seq
+                    yield event
+                    if row.last is not None and told >= row.last:
+                        return
+                elif event is None:
+                    yield None
+                elif is_own and event.kind in ENDS:
+                    return
+                else:
+                    may_wait = may_wait or event.kind == "waiting"
+                is_behind = not (may_wait or event is None) or told < self._exchange.position(turn)
+                if not is_behind and await self._waits_for_client(turn):
+                    return
+
+    async def _waits_for_client(self, turn: str) -> bool:
+        """Return whether a turn waits for answers, and the client may give one of them."""
+        return self._exchange.waits(turn) and bool(await self._exchange.questions())
+
+    def _items(self, row: ResponseRow) -> OutputItems:
+        return OutputItems(row.id, self._exchange.address.type, frozenset(row.asked().get("functions", ())))
+
+    # Ending.
+
+    async def _ended(self, row: ResponseRow, items: OutputItems | None, last: int) -> ResponseRow:
+        """Return a response that has ended. The first reader that comes to its end stores it."""
+        row = self._table.get(row.id) or row
+        if row.is_over:
+            return row
+        turn, label = self._turn(row), self._exchange.address.type
+        status = STATUS[turn.status]
+        is_open = status in ("queued", "in_progress")
+        questions = await self._exchange.questions() if is_open else []
+        output = self._output_of_message(row) if items is None else items.output()
+        count = 0 if items is None else len(items.items)
+        if status == "completed" and _adds(turn.output, output):
+            output.append(message(f"msg_{row.id}{count:03d}", json_text(turn.output)))
+        for question in questions:
+            if question.path or items is None or not items.calls(question.id):
+                output.append(question_item(f"fc_{row.id}{count + len(output):03d}", question, label))
+        return self._table.end(
+            row.id,
+            last,
+            {
+                "status": "completed" if is_open else status,
+                "output": [] if turn.reason == CLEARED else output,
+                "usage": _usage(turn, msgspec.json.decode(row.spent)),
+                "error": _error(turn),
+            },
+        )
+
+    def _output_of_message(self, row: ResponseRow) -> list[Json]:
+        said = self._exchange.answer_of(row.turn)
+        parts: list[Json] = [] if said is None else said["parts"][row.part :]
+        functions = row.asked().get("functions", ())
+        return items_of_message(parts, row.id, self._exchange.address.type, functions)
+
+    def _turn(self, row: ResponseRow) -> Turn[Any]:
+        turn = self._exchange.turn(row.turn)
+        if turn is None:
+            raise no_response(response_id(self._exchange.address, row.id))
+        return turn
+
+
+def _check_answers(asked: CreateRequest, questions: dict[str, Question]) -> None:
+    """Refuse answers to what is not asked, before one of them is given."""
+    seen: set[str] = set()
+    for name, answer, where in asked.input.answers:
+        question = questions.get(name)
+        if question is None or name in seen:
+            raise _not_open(name, where)
+        seen.add(name)
+        if (question.kind == "approval") != (answer.kind in ("approved", "denied")):
+            kind = "mcp_approval_response" if question.kind == "approval" else "function_call_output"
+            raise invalid(where, f"this call is answered by an item of the type {kind}.")
+        _fitted(answer, question, where)
+
+
+def _not_open(name: str, where: str) -> ApiError:
+    text = f"No tool call waits for `{name[:80]}`. It was answered before, or does not exist."
+    return ApiError(text, param=where, code="no_tool_call_found")
+
+
+def _fitted(answer: Answer, question: Question, where: str) -> Answer:
+    """Return an answer as the question expects it: that of a form is JSON."""
+    if not question.is_from_code or answer.kind == "denied":
+        return answer
+    value = answer.value
+    if question.kind == "form":
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError as error:
+            raise invalid(f"{where}.output", f"expected JSON that fits the schema: {error}.") from None
+    if (wrong := question.problem_of(value)) is not None:
+        raise invalid(f"{where}.output", wrong)
+    return Answer("done", value)
+
+
+def _adds(value: Any, output: Sequence[Json]) -> bool:
+    """Return whether the output of a turn is not what it has said."""
+    if isinstance(value, str):
+        return bool(value) and all(item["type"] != "message" for item in output)
+    return value is not None
+
+
+def _usage(turn: Turn[Any], before: Json) -> Json:
+    """Return the tokens that a turn has used since something else had been used."""
+
+    def total(name: str) -> int:
+        return sum(int(one[name]) for one in turn.usage.values()) - sum(int(one[name]) for one in before.values())
+
+    read, written = total("input_tokens"), total("output_tokens")
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }
+
+
+def _error(turn: Turn[Any]) -> Json | None:
+    if turn.status != "failed":
+        return None
+    code = "rate_limit_exceeded" if turn.reason == OverLimit.code else "server_error"
+    return {"code": code, "message": for_clients(turn.error) or "The response failed."}
