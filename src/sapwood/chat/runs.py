@@ -58,10 +58,12 @@ class ChatRuns:
         return self._actor.of(Conversation).why_not(work)
 
     def waits(self, run: str) -> bool:
-        row = self._actor.of(ConversationRecord).turns.get(run)
+        turns = self._actor.of(ConversationRecord).turns
+        row = turns.get(run)
         if row is None or row.status not in ("running", "waiting"):
             return False
-        if row.status == "waiting" or self._actor.of(OwnQuestions).waits(run):
+        calls = [call.id for call in turns.calls(row.number)]
+        if row.status == "waiting" or self._actor.of(OwnQuestions).waits(run, calls):
             return True
         return self._actor.of(RunMonitors).all_wait(WorkId.run(row.id))
 

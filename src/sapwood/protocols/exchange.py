@@ -350,6 +350,13 @@ class Exchange:
             if sort:
                 stored = _with_last_cursor(sorted(stored, key=_at), watch.cursor())
             for one in stored:
+            if row.status not in ("queued", "running"):  # then it is not the turn that the agent's feed has
+                told = [one for one in stored if one.path != self.address.segments or (row.is_open and _is_asked(one))]
+                own = await self._said(row, position)
+                stored = told + own
+                if row.is_open:
+                    watch.begin_turn_after(id, own[-1].seq if own else position)
+            for one in sorted(stored, key=_at):
                 yield one
             if not row.is_open:
                 yield self._end(row)
@@ -380,7 +387,7 @@ class Exchange:
         if turn is None or turn.id != id:  # it does not stream now: its reader has heard nothing of what it said
             own, said = self.address.segments, await self._said(row, position)
             if said:
-                watch.note_turn(id, said[-1].seq)
+                watch.begin_turn_after(id, said[-1].seq)
             found = said + [one for one in found if one.path != own or one.kind in ("waiting", "resumed")]
             found = _with_last_cursor(found, watch.cursor())
         return found
@@ -444,3 +451,9 @@ def _with_last_cursor(events: Sequence[Event], cursor: str) -> list[Event]:
 def _at(event: Event) -> tuple[bool, float]:
     """Return the place of a stored event: who waits is told last, as it is now."""
     return event.kind in ("waiting", "resumed"), event.at
+def _is_asked(event: Event) -> bool:
+    return event.kind in ("waiting", "resumed")
+
+
+def _at(event: Event) -> float:
+    return event.at

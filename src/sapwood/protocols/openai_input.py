@@ -71,7 +71,7 @@ def _read_item(found: Input, one: Any, where: str) -> None:
 
 
 def _read_message(found: Input, item: Json, where: str) -> None:
-    _check_fields(item, where, {"type", "role", "content", "id", "status"})
+    _check_fields(item, where, {"role", "content", "id", "status"})
     match item.get("role"):
         case "user":
             found.parts += parts_of(item.get("content"), f"{where}.content")
@@ -176,7 +176,7 @@ def _id(item: Json, name: str, where: str) -> str:
 
 
 def _check_fields(item: Json, where: str, known: set[str]) -> None:
-    if unknown := {name for name, value in item.items() if value is not None} - known:
+    if unknown := {name for name, value in item.items() if value is not None} - {"type", *known}:
         raise unsupported(f"{where}.{min(unknown)}", "It is not known here. Leave it out.")
 
 

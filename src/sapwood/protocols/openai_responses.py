@@ -122,8 +122,7 @@ class Responses:
         questions = {one.full_id: one for one in await self._exchange.questions()}
         if row is None:
             _check_answers(asked, questions)
-            await self._settled(before)
-            row = self._next(asked, id, before)
+            row = self._next(asked, id, await self._settled(self._table.last_of(before.turn) or before))
         taken = 0
         try:
             for name, answer, where in asked.input.answers:
@@ -151,7 +150,7 @@ class Responses:
             self._user,
             asked.digest,
             repeated,
-            first=self._exchange.position(before.turn),
+            first=before.last or 0,
             part=len(said["parts"]) if said is not None else 0,
             spent=turn.usage,
         )

@@ -60,6 +60,10 @@ class ResponsesTable:
         """Return the newest response."""
         return self._one("ORDER BY number DESC LIMIT 1")
 
+    def last_of(self, turn: str) -> ResponseRow | None:
+        """Return the newest response of a turn."""
+        return self._one("WHERE turn = ? ORDER BY number DESC LIMIT 1", turn)
+
     def after(self, number: int) -> list[ResponseRow]:
         """Return the responses that are newer than this one."""
         return self._find("WHERE number > ? ORDER BY number", number)

@@ -149,8 +149,8 @@ class Subscription:
         place = self._cursor.turns.get("")
         return 0 if place is None or place.id != turn else place.seq - 1
 
-    def note_turn(self, turn: str, seq: int) -> None:
-        """Note that the events of a turn of the agent up to this number were told, by other means."""
+    def begin_turn_after(self, turn: str, seq: int) -> None:
+        """Tell only what a turn of the agent says after this event."""
         self._cursor.turns[""] = TurnPlace(turn, seq + 1)
 
     def _marked(self, event: Event) -> Event:

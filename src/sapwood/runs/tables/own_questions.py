@@ -95,9 +95,9 @@ class OwnQuestions:
         rows = self._find("WHERE id = ? AND answer IS NULL", id)
         return rows[0].question() if rows else None
 
-    def waits(self, run: str) -> bool:
-        """Return whether code of this run waits for an answer."""
-        return bool(self._find("WHERE run = ? AND answer IS NULL", run))
+    def waits(self, run: str, calls: Collection[str] = ()) -> bool:
+        """Return whether code of this run, or of one of these tool calls, waits for an answer."""
+        return any(row.run == run or row.tool_call in calls for row in self._find("WHERE answer IS NULL"))
 
     def wait_in(self, tool_calls: Collection[str]) -> bool:
         """Return whether the code of one of these tool calls waits for an answer."""

@@ -1,0 +1,232 @@
+"""The official `openai` client against a real server that is killed in the middle: nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import APIConnectionError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from tests.e2e.command import PATIENCE, Server
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+KEY = "a-long-random-key-of-ann"
+OTHER = "a-long-random-key-of-bob"
+WORDS = 40
+APP = f"""
+from pathlib import Path
+
+from sapwood import App, ChatAgent, agent_tool, tool
+from sapwood.auth import ANY_CLIENT, ApiKeys
+from sapwood.protocols import OpenAi
+from sapwood.testing import ScriptedModel, call, text
+
+
+def note(what):
+    with Path("done.txt").open("a") as log:
+        log.write(what + "\\n")
+
+
+class Writer(ChatAgent):
+    model = ScriptedModel(text(" ".join(f"word{{n}}" for n in range({WORDS})), delay=0.02), each=True)
+
+
+class Looker(ChatAgent):
+    model = ScriptedModel(call("get_time", zone="here"), text("it is noon"), each=True)
+
+
+class Clerk(ChatAgent):
+    """Pays."""
+
+    model = ScriptedModel(call("pay", euros=3), text("it is paid"), each=True)
+
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
+    async def pay(self, euros: int) -> str:
+        note("paid")
+        return "paid"
+
+
+class Buyer(ChatAgent):
+    """Buys."""
+
+    model = ScriptedModel(call("pay", message="pay"), text("the clerk paid"), each=True)
+    tools = (agent_tool(Clerk, name="pay"),)
+
+
+class Office(ChatAgent):
+    model = ScriptedModel(call("weigh"), call("buy", message="bread"), text("bread is bought"), each=True)
+    tools = (agent_tool(Buyer, name="buy"),)
+
+    @tool
+    async def weigh(self) -> str:
+        note("weighed")
+        return "3 kg"
+
+
+keys = {{"ann": ApiKeys.hash_of("{KEY}"), "bob": ApiKeys.hash_of("{OTHER}")}}
+models = {{"writer": Writer, "looker": Looker, "office": Office}}
+app = App(agents=[Writer, Looker, Office], protocols=[OpenAi(models=models)], authenticate=ApiKeys(keys))
+"""
+TIME: Any = {
+    "type": "function",
+    "name": "get_time",
+    "description": "Tell the time.",
+    "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
+    "strict": False,
+}
+
+
+class Site:
+    """A server that is killed and comes back on the same port, with the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "app.py").write_text(APP)
+        self.folder, self._port = folder, str(free_port())
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server(self.folder, "serve", "app:app", SAPWOOD_PORT=self._port)
+
+    def kill(self) -> None:
+        self.server.process.send_signal(signal.SIGKILL)
+        self.server.process.wait(PATIENCE)
+
+    def client(self, key: str = KEY) -> OpenAI:
+        return OpenAI(base_url=f"http://127.0.0.1:{self._port}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+
+    def done(self) -> list[str]:
+        log = self.folder / "done.txt"
+        return log.read_text().split() if log.exists() else []
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    one = Site(folder)
+    try:
+        yield one
+    finally:
+        if one.server.process.poll() is None:
+            one.kill()
+
+
+def followed(client: OpenAI, id: str) -> Any:
+    """Return a response once it has ended."""
+    for event in client.responses.retrieve(id, stream=True):
+        last: Any = event
+    return last.response
+
+
+def test_create_stream_and_the_helper_of_the_client(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        assert [model.id for model in client.models.list()] == ["writer", "looker", "office"]
+        first = client.responses.create(model="writer", input="tell")
+        assert (first.status, len(first.output_text.split()), first.error) == ("completed", WORDS, None)
+        assert first.usage is not None
+        assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens > 0
+
+        events = list(client.responses.create(model="writer", input="more", previous_response_id=first.id, stream=True))
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        last: Any = events[-1]
+        assert deltas == last.response.output_text == first.output_text
+        with client.responses.stream(model="writer", input="again", previous_response_id=last.response.id) as stream:
+            for _ in stream:
+                pass
+            assert stream.get_final_response().output_text == first.output_text
+
+        with pytest.raises(BadRequestError) as refused:
+            client.responses.create(model="writer", input="x", temperature=0.2)
+        assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "temperature")
+        with pytest.raises(AuthenticationError):
+            one.client("wrong").responses.create(model="writer", input="x")
+        with pytest.raises(NotFoundError):
+            one.client(OTHER).responses.retrieve(first.id)
+
+
+def test_a_stream_is_cut_by_a_kill_and_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client, heard = one.client(), list[Any]()
+        with pytest.raises((APIConnectionError, Exception)) as cut:  # noqa: PT012 - the stream breaks
+            for event in client.responses.create(model="writer", input="tell", stream=True, background=True):
+                heard.append(event)
+                if sum(one.type == "response.output_text.delta" for one in heard) == 5:
+                    one.kill()
+        assert not isinstance(cut.value, AssertionError)
+        one.start()
+        id, number = heard[0].response.id, heard[-1].sequence_number
+
+        rest = list(client.responses.retrieve(id, stream=True, starting_after=number))
+        whole = list(client.responses.retrieve(id, stream=True))
+
+        assert [event.to_json() for event in [*heard, *rest]] == [event.to_json() for event in whole]
+        assert [event.sequence_number for event in whole] == list(range(len(whole)))
+        texts: dict[str, str] = {}
+        for event in whole:
+            if event.type == "response.output_text.delta":
+                texts[event.item_id] = texts.get(event.item_id, "") + event.delta
+            elif event.type == "response.output_item.done" and getattr(event.item, "status", "") == "incomplete":
+                del texts[str(event.item.id)]
+        last: Any = whole[-1]
+        assert "".join(texts.values()) == last.response.output_text
+        assert len(last.response.output_text.split()) == WORDS
+        with client.responses.stream(response_id=id, starting_after=number) as stream:
+            assert [event.sequence_number for event in stream] == [event.sequence_number for event in rest]
+            assert stream.get_final_response().output_text == last.response.output_text
+
+
+def test_a_background_response_survives_a_kill_and_another_is_cancelled(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        begun = client.responses.create(model="writer", input="tell", background=True, conversation="ann")
+        assert begun.status in ("queued", "in_progress")
+        one.kill()
+        one.start()
+        ended = followed(client, begun.id)
+        assert (ended.status, len(ended.output_text.split())) == ("completed", WORDS)
+        assert client.responses.retrieve(begun.id).output_text == ended.output_text
+
+        begun = client.responses.create(model="writer", input="tell", background=True, conversation="ann")
+        assert client.responses.cancel(begun.id).status == "cancelled"
+        one.kill()
+        one.start()
+        assert client.responses.retrieve(begun.id).status == "cancelled"
+
+
+def test_a_function_of_the_client_is_called_across_a_kill(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        first = client.responses.create(model="looker", input="what time?", tools=[TIME])
+        call: Any = first.output[-1]
+        assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "get_time", {"zone": "here"})
+        one.kill()
+        one.start()
+        output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "12:00"}]
+        second = client.responses.create(model="looker", previous_response_id=first.id, input=output, tools=[TIME])
+        assert (second.status, second.output_text) == ("completed", "it is noon")
+
+
+def test_a_deep_approval_is_given_across_kills_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        first = client.responses.create(model="office", input="bread")
+        request: Any = first.output[-1]
+        assert (request.type, request.server_label) == ("mcp_approval_request", "Buyer/Clerk")
+        one.kill()
+        one.start()
+        answer: Any = [{"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}]
+        second = client.responses.create(model="office", previous_response_id=first.id, input=answer, background=True)
+        one.kill()
+        one.start()
+        ended = followed(client, second.id)
+        assert (ended.status, ended.output_text) == ("completed", "bread is bought")
+        with pytest.raises(BadRequestError) as refused:
+            client.responses.create(model="office", previous_response_id=first.id, input=answer)
+        assert refused.value.code == "no_tool_call_found"
+        assert one.done() == ["weighed", "paid"]
