@@ -42,7 +42,7 @@ class Looker(ChatAgent):
 
 
 class Clerk(ChatAgent):
-    """Pays."""
+    '''Pays.'''
 
     model = ScriptedModel(call("pay", euros=3), text("it is paid"), each=True)
 
@@ -53,7 +53,7 @@ class Clerk(ChatAgent):
 
 
 class Buyer(ChatAgent):
-    """Buys."""
+    '''Buys.'''
 
     model = ScriptedModel(call("pay", message="pay"), text("the clerk paid"), each=True)
     tools = (agent_tool(Clerk, name="pay"),)
