@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from openai.lib._pydantic import to_strict_json_schema
+from pydantic import BaseModel
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.conformance.openai_client import Stream, create, post, refused, said, text_of
 from tests.conformance.served import Served, served
 from tests.machine import patience
@@ -18,6 +23,8 @@ from sapwood.auth import User
 from sapwood.errors import UsageError
 from sapwood.protocols import OpenAi
 from sapwood.testing import ScriptedModel, call, fails, text
+
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 class OpenAiTeller(ChatAgent):
@@ -183,13 +190,10 @@ async def test_every_parameter_is_used_or_refused_by_its_name() -> None:
     async with openai() as one:
         said = {"model": "open-ai-teller", "input": "hi"}
         for name, value in {
-            "temperature": 0.5,
             "instructions": "be brief",
-            "max_output_tokens": 10,
             "store": False,
             "truncation": "auto",
             "tool_choice": "required",
-            "parallel_tool_calls": False,
             "include": ["reasoning.encrypted_content"],
             "reasoning": {"effort": "low"},
         }.items():
@@ -202,14 +206,96 @@ async def test_every_parameter_is_used_or_refused_by_its_name() -> None:
         assert (await refused(one, **{**said, "stream": "yes"}))[2] == "stream"
         assert (await refused(one, **said, metadata={"a": 1}))[2] == "metadata"
         assert (await refused(one, **said, tools=[{"type": "web_search"}]))[2] == "tools[0]"
-        items = [{"role": "system", "content": "be brief"}]
-        assert (await refused(one, **{**said, "input": items}))[1:] == ("unsupported_parameter", "input[0]")
+        items = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+        assert (await refused(one, **{**said, "input": items}))[1:] == ("unsupported_parameter", "instructions")
+        assert (await refused(one, **{**said, "input": items[:1]}))[1:] == ("invalid_value", "input")
+        assert (await refused(one, **said, temperature=3))[1:] == ("invalid_value", "temperature")
+        assert (await refused(one, **said, max_output_tokens=0.5))[1:] == ("invalid_value", "max_output_tokens")
         assert OpenAiTeller.model.asked == []
         plain = {"store": True, "truncation": "disabled", "tool_choice": "auto", "temperature": None}
         assert (await create(one, **said, **plain))["status"] == "completed"
         assert not (await one.site.http("/v1/responses", method="POST", body=b"{")).text.startswith("{}")
         broken = await one.site.http("/v1/responses", method="POST", body=b"[" * 10_000)
         assert (broken.status, broken.json()["error"]["code"]) == (400, "invalid_json")
+
+
+class OpenAiTuned(ChatAgent):
+    """Has settings and instructions of its own."""
+
+    model_settings: ClassVar[Any] = {"max_tokens": 100, "temperature": 0.1}
+    instructions = "Be kind."
+
+
+async def test_settings_and_instructions_of_a_request_count_in_its_turn_only() -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        seen.append((dict(info.model_settings or {}), messages[-1].instructions))
+        yield "well"
+
+    OpenAiTuned.model = FunctionModel(stream_function=answer, model_name="made-up")
+    app = App(agents=[OpenAiTuned], protocols=[OpenAi(instructions=True)])
+    async with asyncio.timeout(patience()), served(app) as one:
+        said = {"model": "open-ai-tuned", "input": "hi", "conversation": "ann"}
+        tuned = await create(one, **said, temperature=0.5, max_output_tokens=500, instructions="Be brief.")
+        assert (tuned["temperature"], tuned["max_output_tokens"], tuned["instructions"]) == (0.5, 500, "Be brief.")
+        await create(one, **said)
+        items = [{"role": "developer", "content": "Be quick."}, {"role": "user", "content": "hi"}]
+        await create(one, **{**said, "input": items}, max_output_tokens=5)
+        assert [one[1] for one in seen] == ["Be kind.\n\nBe brief.", "Be kind.", "Be kind.\n\nBe quick."]
+        assert [(one[0]["max_tokens"], one[0]["temperature"]) for one in seen] == [(100, 0.5), (100, 0.1), (5, 0.1)]
+
+
+class OpenAiLoaf(BaseModel):
+    """A loaf."""
+
+    name: str
+    grams: int = 500
+
+
+class OpenAiBaker(ChatAgent[OpenAiLoaf]):
+    """Answers with a loaf."""
+
+
+async def test_a_structured_output_is_text_in_json_and_its_format_must_be_that_of_the_class() -> None:
+    OpenAiBaker.model = ScriptedModel(call("final_result", name="rye"))
+    OpenAiTeller.model = ScriptedModel(text("well"))
+    schema = to_strict_json_schema(OpenAiLoaf)
+    async with openai(OpenAiBaker, OpenAiTeller) as one:
+        said = {"model": "open-ai-baker", "input": "bake"}
+
+        def format(schema: Any) -> Any:
+            return {"format": {"type": "json_schema", "name": "loaf", "strict": True, "schema": schema}}
+
+        for text_wanted in ({}, {"text": format(schema)}, {"text": {"format": {"type": "json_object"}}}):
+            made = await create(one, **said, **text_wanted)
+            assert [item["type"] for item in made["output"]] == ["message"]
+            assert OpenAiLoaf.model_validate_json(text_of(made)) == OpenAiLoaf(name="rye")
+        other = {**schema, "properties": {"name": {"type": "string"}}}
+        assert await refused(one, **said, text=format(other)) == (400, "invalid_value", "text.format")
+        plain = {"model": "open-ai-teller", "input": "hi"}
+        assert await refused(one, **plain, text=format(schema)) == (400, "invalid_value", "text.format")
+        assert (await create(one, **plain, text={"format": {"type": "text"}}))["status"] == "completed"
+
+
+async def test_pictures_are_stored_like_those_of_a_chat() -> None:
+    OpenAiTeller.model = ScriptedModel(text("a dot"))
+    async with openai() as one:
+        part = {"type": "input_image", "image_url": f"data:image/png;base64,{DOT}", "detail": "auto"}
+        items = [{"role": "user", "content": [{"type": "input_text", "text": "what is it?"}, part]}]
+        first = await create(one, model="open-ai-teller", input=items, conversation="ann")
+        assert text_of(first) == "a dot"
+        agent = await one.world.get_agent(OpenAiTeller, "ann")
+        said, _ = await agent.conversation.messages()
+        assert [one["type"] for one in said["parts"]] == ["text", "file"]
+        assert said["parts"][1]["url"].startswith("/agents/open-ai-teller/ann/files/")
+        (asked,) = OpenAiTeller.model.asked
+        assert base64.b64decode(DOT) in [getattr(one, "data", None) for one in asked[0].parts[0].content]
+        items[0]["content"] = [{"type": "input_image", "image_url": "file:///etc/passwd"}]
+        wrong = await post(one, "/v1/responses", {"model": "open-ai-teller", "input": items})
+        assert (wrong.status, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+        items[0]["content"] = [{"type": "input_image", "file_id": "file-1"}]
+        assert (await refused(one, model="open-ai-teller", input=items))[1] == "unsupported_parameter"
 
 
 async def test_an_unknown_id_is_refused_in_the_form_of_the_api() -> None:

@@ -142,8 +142,8 @@ def test_create_stream_and_the_helper_of_the_client(tmp_path: Path) -> None:
             assert stream.get_final_response().output_text == first.output_text
 
         with pytest.raises(BadRequestError) as refused:
-            client.responses.create(model="writer", input="x", temperature=0.2)
-        assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "temperature")
+            client.responses.create(model="writer", input="x", truncation="auto")
+        assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "truncation")
         with pytest.raises(AuthenticationError):
             one.client("wrong").responses.create(model="writer", input="x")
         with pytest.raises(NotFoundError):

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.capabilities.connections import HearsFiles
+from sapwood.chat.models.turn_overrides import TurnOverrides
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.user_messages import check_attached, has_files
@@ -156,6 +157,7 @@ class ClientProtocol(HearsFiles):
         user: Any,
         attached: Mapping[str, bytes],
         replay_seconds: float | None = None,
+        overrides: TurnOverrides | None = None,
     ) -> TurnRow:
         """Have something answered that came as the AI SDK sends it."""
         said: Any = body.pop("messages", None)
@@ -186,6 +188,7 @@ class ClientProtocol(HearsFiles):
             sender=sender,
             user=id_of(user),
             replay_seconds=replay_seconds,
+            overrides=overrides,
         )
         if is_inline and sender is not None:  # it would send the bytes again with its next message
             self._record.stream.tell_one(sender, wire.messages(self._record.page()))

@@ -17,6 +17,7 @@ from sapwood.capabilities.connections import ClientHooks, Connection
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
 from sapwood.capabilities.state import State
 from sapwood.chat.client_protocol import REGENERATE, ClientProtocol
+from sapwood.chat.models.turn_overrides import TurnOverrides
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_names import TurnName, TurnNames
@@ -69,6 +70,17 @@ class Exchange:
         return cast("ClientHooks", self._actor.hooks).has_conversation
 
     @property
+    def asks_model(self) -> bool:
+        """Whether settings and instructions have an effect: the class does not override `respond`."""
+        return not self._actor.kind.overrides("respond")
+
+    @property
+    def output_type(self) -> Any:
+        """The type of the output of the agent's turns: `str` for text."""
+        cls: Any = self._actor.kind.cls
+        return cls.output_type
+
+    @property
     def address(self) -> Address:
         """The address of the agent."""
         return self._actor.address
@@ -96,6 +108,8 @@ class Exchange:
         client_tools: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
         regenerate: bool = False,
+        settings: Mapping[str, Any] | None = None,
+        instructions: str | None = None,
         replay: timedelta = REPLAY,
         regenerate: bool = False,
     ) -> Turn[Any]:
@@ -105,14 +119,17 @@ class Exchange:
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. For as long as `replay` after
         its end, `events` has the whole turn. `regenerate` replaces the answer to the last of the messages.
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. With `regenerate`, the last of
-        the messages is answered again. For as long as `replay` after its end, `events` has the whole turn.
+        the messages is answered again. `settings` are fields of the `ModelSettings` of Pydantic AI for this turn, and
+        `instructions` follow those of the class. For as long as `replay` after its end, `events` has the whole turn.
         """
         row = self._record.turns.get(id)
         if row is None:
             said = {**(body or {}), "messages": list(messages), "clientTools": list(client_tools)}
             if regenerate:
                 said["trigger"] = REGENERATE
-            row = await self._actor.of(ClientProtocol).accept(said, id, None, self.user, {}, replay.total_seconds())
+            overrides = TurnOverrides(dict(settings or {}), instructions) if settings or instructions else None
+            talk = self._actor.of(ClientProtocol)
+            row = await talk.accept(said, id, None, self.user, {}, replay.total_seconds(), overrides)
         return self._record.shown(row)
 
     def turn(self, id: str) -> Turn[Any] | None:

@@ -37,13 +37,15 @@ class OpenAi(Adapter):
     """Serves chat agents by the OpenAI API, at `/v1`.
 
     `models` names the classes that are published, by the names that clients use as `model`. Without it, every chat
-    agent class of the app is published by its name in URLs: `SupportDesk` as `support-desk`.
+    agent class of the app is published by its name in URLs: `SupportDesk` as `support-desk`. With `instructions`, the
+    instructions and system messages of clients follow those of the class; otherwise they are refused.
     """
 
     roots: ClassVar[tuple[str, ...]] = (V1,)
     paths: ClassVar[tuple[str, ...]] = (RESPONSES, f"{RESPONSES}/")
 
-    def __init__(self, models: Mapping[str, type[Agent[Any]]] | None = None) -> None:
+    def __init__(self, models: Mapping[str, type[Agent[Any]]] | None = None, *, instructions: bool = False) -> None:
+        self._takes_instructions = instructions
         self._models = None if models is None else dict(models)
         for name, cls in (self._models or {}).items():
             if not _is_chat(cls):
@@ -97,7 +99,8 @@ class OpenAi(Adapter):
             asked = CreateRequest.read(read_body(await request.body()))
             read: Any = request
             read._body = b""  # a stream may last for hours, and needs it no more
-            responses = Responses(exchange, self._checked_model(exchange, asked.model))
+            model = self._checked_model(exchange, asked.model)
+            responses = Responses(exchange, model, takes_instructions=self._takes_instructions)
             row = await responses.create(asked, _key(request))
             if asked.streams:
                 return _streamed(responses.events(row))

@@ -12,6 +12,9 @@ from sapwood.protocols.openai_ids import CONVERSATION, AgentId, read_conversatio
 from sapwood.protocols.openai_input import Input, read_input
 from sapwood.protocols.openai_parameters import (
     HINTS,
+    LONG,
+    SAMPLING,
+    Number,
     check_known,
     digest_of,
     flag_of,
@@ -19,6 +22,7 @@ from sapwood.protocols.openai_parameters import (
     metadata_of,
     model_of,
     one_of,
+    settings_of,
     text_of,
     tools_of,
 )
@@ -26,14 +30,14 @@ from sapwood.protocols.openai_parameters import (
 Json = dict[str, Any]
 
 OF_THE_CLASS = "It belongs to the class of the model on the server."
+NUMBERS = {**SAMPLING, "max_output_tokens": Number("max_tokens", 1, LONG, is_whole=True)}
 USED = frozenset(
     {"model", "input", "stream", "background", "conversation", "previous_response_id", "tools", "metadata", "text"}
-    | {*HINTS}
+    | {"instructions", "parallel_tool_calls", *HINTS, *NUMBERS}
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (True,),
     "truncation": ("disabled",),
-    "parallel_tool_calls": (True,),
     "tool_choice": ("auto",),
     "service_tier": ("auto", "default"),
     "top_logprobs": (0,),
@@ -42,10 +46,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Parameters that may only say what is done anyway."""
 REFUSED = {
-    "instructions": OF_THE_CLASS,
-    "temperature": OF_THE_CLASS,
-    "top_p": OF_THE_CLASS,
-    "max_output_tokens": OF_THE_CLASS,
     "max_tool_calls": OF_THE_CLASS,
     "reasoning": OF_THE_CLASS,
     "prompt": "Prompts are not stored on this server.",
@@ -74,6 +74,9 @@ class CreateRequest:
     streams: bool
     in_background: bool
     hints: Json
+    settings: Json
+    """The settings of the model."""
+    instructions: str | None
     digest: str
     repeated: Json
     """What the response repeats of the request."""
@@ -93,13 +96,16 @@ class CreateRequest:
         if given.answers and found is None and previous is None:
             raise invalid("input", "answers to tool calls need the `previous_response_id` of the response that asked.")
         tools = tools_of(body, lambda tool, _: tool)
+        settings = settings_of(body, NUMBERS)
+        instructions = "\n\n".join(filter(None, [text_of(body, "instructions"), *given.instructions])) or None
         format = _format(body)
         repeated: Json = {
             "tools": body.get("tools", []),
             "metadata": metadata_of(body),
             "background": flag_of(body, "background"),
             "text": {"format": format},
-            **{name: body[name] for name in HINTS if name in body},
+            "instructions": text_of(body, "instructions"),
+            **{name: body[name] for name in (*HINTS, *NUMBERS, "parallel_tool_calls") if name in body},
         }
         return cls(
             model=model_of(body),
@@ -112,6 +118,8 @@ class CreateRequest:
             streams=flag_of(body, "stream"),
             in_background=repeated["background"],
             hints=hints_of(body),
+            settings=settings,
+            instructions=instructions,
             digest=digest_of(body),
             repeated=repeated,
         )

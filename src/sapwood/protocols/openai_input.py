@@ -25,6 +25,8 @@ class Input:
 
     parts: list[Json] = field(default_factory=list[Json])
     """The parts of the user's message, in the form of the AI SDK. Empty without one."""
+    instructions: list[str] = field(default_factory=list[str])
+    """The texts of its system and developer messages."""
     answers: list[tuple[str, Answer, str]] = field(default_factory=list[tuple[str, Answer, str]])
     """Answers, each with the full id of its question, and where in the request it is."""
 
@@ -39,7 +41,9 @@ def read_input(given: Any) -> Input:
     else:
         for at, one in enumerate(cast("list[Any]", given)):
             _read_item(found, one, f"input[{at}]")
-    if found.parts and found.answers:
+    if not found.parts and not found.answers:
+        raise invalid("input", "expected a message of the user, or an answer to a tool call.")
+    if found.answers and (found.parts or found.instructions):
         raise invalid(
             "input",
             "answers to tool calls continue the response that asked for them, and cannot be sent together with a "
@@ -59,7 +63,7 @@ def _read_item(found: Input, one: Any, where: str) -> None:
             _check_fields(item, where, {"id", "call_id", "output", "status"})
             if item.get("status") not in (None, "completed"):
                 raise unsupported(f"{where}.status", 'Only "completed" is supported.')
-            output = _output(item.get("output"), f"{where}.output")
+            output = text_in(item.get("output"), f"{where}.output")
             found.answers.append((_id(item, "call_id", where), Answer("done", output), where))
         case "mcp_approval_response":
             _check_fields(item, where, {"id", "approval_request_id", "approve", "reason"})
@@ -76,7 +80,7 @@ def _read_message(found: Input, item: Json, where: str) -> None:
         case "user":
             found.parts += parts_of(item.get("content"), f"{where}.content")
         case "system" | "developer":
-            raise unsupported(where, "The instructions of a model belong to its class on the server.")
+            found.instructions.append(text_in(item.get("content"), f"{where}.content"))
         case "assistant":
             raise unsupported(where, KEPT)
         case _:
@@ -152,10 +156,11 @@ def _media_type(url: str, default: str) -> str:
     return mimetypes.guess_type(url.partition("?")[0])[0] or default
 
 
-def _output(output: Any, where: str) -> str:
+def text_in(output: Any, where: str) -> str:
+    """Return a content that is only text."""
     if isinstance(output, str):
         return output
-    parts = [] if not isinstance(output, list) else parts_of(output, where)
+    parts = parts_of(output, where) if output and isinstance(output, list) else []
     if not parts or any(part["type"] != "text" for part in parts):
         raise invalid(where, "expected a text, or an array of texts.")
     return "".join(part["text"] for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -18,6 +18,39 @@ MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
 """How many pairs `metadata` may have, and how many characters their keys and values."""
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
 """Texts that the agent receives with the turn, in `Turn.body["openai"]`."""
+
+
+class Number(NamedTuple):
+    """A numeric parameter, and the setting of the model that it is."""
+
+    setting: str
+    low: float
+    high: float
+    is_whole: bool = False
+
+
+LONG = 10**9
+SAMPLING = {
+    "temperature": Number("temperature", 0, 2),
+    "top_p": Number("top_p", 0, 1),
+}
+
+
+def settings_of(body: Json, numbers: Mapping[str, Number]) -> Json:
+    """Return the settings of the model that a request asks for."""
+    found: Json = {}
+    for name, number in numbers.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        is_number = type(value) is int or (type(value) is float and not number.is_whole)
+        if not is_number or not number.low <= value <= number.high:
+            kind = "an integer" if number.is_whole else "a number"
+            raise invalid(name, f"expected {kind} from {number.low:g} to {number.high:g}.")
+        found[number.setting] = value
+    if "parallel_tool_calls" in body:
+        found["parallel_tool_calls"] = flag_of(body, "parallel_tool_calls")
+    return found
 
 
 def read_body(body: bytes) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,8 @@ from sapwood.kernel.marshal.call import id_of
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
-from sapwood.protocols.openai_errors import ApiError, invalid
+from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
+from sapwood.protocols.openai_formats import check_format
 from sapwood.protocols.openai_ids import conversation_id, derived, response_id
 from sapwood.protocols.openai_items import Json, OutputItems, items_of_message, json_text, message, question_item
 from sapwood.protocols.openai_table import ResponseRow, ResponsesTable
@@ -36,17 +38,41 @@ STATUS = {
     "skipped": "cancelled",
 }
 """The status of a response, by the status of its turn."""
+SAME = ("temperature", "top_p", "max_output_tokens", "parallel_tool_calls", "instructions", "user", "text")
+"""Parameters of a turn: a request that continues it cannot change them."""
 CLEARED = "cleared"
 LAST = {"completed": "response.completed", "failed": "response.failed"}
 """The last event of a stream, by the status of the response. Of others it is `response.incomplete`."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """What a request asks the agent, and how."""
+
+    parts: list[Json]
+    tools: list[Json]
+    hints: Json
+    settings: Json
+    instructions: str | None = None
+    message: str | None = None
+    """The id of the user's message; `None` for a new one."""
+    metadata: Json | None = None
+    """The metadata of the user's message."""
+    regenerate: bool = False
+
+    @classmethod
+    def of(cls, asked: CreateRequest) -> NewTurn:
+        """Return what a request for a response asks."""
+        return cls(asked.input.parts, asked.tools, asked.hints, asked.settings, asked.instructions)
+
+
 class Responses:
     """The responses of one agent, for one client."""
 
-    def __init__(self, exchange: Exchange, model: str) -> None:
+    def __init__(self, exchange: Exchange, model: str, *, takes_instructions: bool = False) -> None:
         self._exchange = exchange
         self._model = model
+        self._takes_instructions = takes_instructions
         self._table = exchange.part(ResponsesTable)
         self._user = id_of(exchange.user)
 
@@ -56,12 +82,13 @@ class Responses:
         """Start a turn, or continue one with the answers that it waits for. With a known key, return what it did."""
         id = self._exchange.new_id() if key is None else derived("response", self._user, key)
         row = self.known(id, asked.digest)
+        check_format(asked.format, self._exchange.output_type, "text.format")
         if asked.input.answers:
             return await self._continued(asked, id, row)
         if row is not None:
             return row
         self._check_place(asked)
-        return await self.begin(id, asked.input.parts, asked.tools, asked.hints, asked.digest, self._repeated(asked))
+        return await self.begin(NewTurn.of(asked), id, asked.digest, self._repeated(asked))
 
     def known(self, id: str, digest: str) -> ResponseRow | None:
         """Return the response that a request with the same key has created."""
@@ -71,23 +98,28 @@ class Responses:
             raise ApiError(text, param="Idempotency-Key", code="idempotency_key_reused", status=409)
         return row
 
-    async def begin(
-        self,
-        id: str,
-        parts: Sequence[Json],
-        tools: Sequence[Json],
-        hints: Json,
-        digest: str,
-        repeated: Json,
-        *,
-        message: str | None = None,
-        regenerate: bool = False,
-    ) -> ResponseRow:
-        """Start a turn and its response, in one commit. `message` is the id of the user's message."""
+    async def begin(self, new: NewTurn, id: str, digest: str, repeated: Json) -> ResponseRow:
+        """Start a turn and its response, in one commit."""
+        if (new.settings or new.instructions) and not self._exchange.asks_model:
+            name = next(iter(new.settings), "instructions")
+            raise unsupported(name, "This model answers without one whose settings could be changed.")
+        if new.instructions and not self._takes_instructions:
+            raise unsupported(
+                "instructions",
+                "The instructions of this model are set on the server, which does not take others. Send no system or "
+                "developer message either.",
+            )
         turn = f"{TURN}{id}"
-        said = {"id": message or f"msg-{id}", "role": "user", "parts": list(parts)}
-        body = {"openai": {"model": self._model, **hints}}
-        await self._exchange.begin(turn, [said], client_tools=tools, body=body, regenerate=regenerate)
+        said = {"id": new.message or f"msg-{id}", "role": "user", "parts": new.parts, "metadata": new.metadata}
+        await self._exchange.begin(
+            turn,
+            [{name: one for name, one in said.items() if one}],
+            client_tools=new.tools,
+            body={"openai": {"model": self._model, **new.hints}},
+            regenerate=new.regenerate,
+            settings=new.settings,
+            instructions=new.instructions,
+        )
         return self._table.add(id, turn, self._user, digest, repeated)
 
     def _repeated(self, asked: CreateRequest) -> Json:
@@ -142,8 +174,12 @@ class Responses:
         said, known = self._exchange.answer_of(before.turn), before.asked()
         if asked.tools and [tool["name"] for tool in asked.tools] != known["functions"]:
             raise invalid("tools", "the tools cannot change while a response waits. Send those of the first request.")
+        for name in SAME:
+            if (value := asked.repeated.get(name)) is not None and value != known.get(name):
+                raise invalid(name, "it cannot change while a response waits. Send that of the first request, or none.")
         repeated = {**asked.repeated, "previous_response_id": response_id(self._exchange.address, before.id)}
         repeated["functions"] = known["functions"]
+        repeated |= {name: known[name] for name in SAME if name in known}
         return self._table.add(
             id,
             before.turn,

@@ -46,6 +46,7 @@ class TurnRow(NamedTuple):
     ended_at: float | None = None
     run_hooks: str | None = None
     replay_seconds: float | None = None
+    overrides: str | None = None
 
     @property
     def is_open(self) -> bool:

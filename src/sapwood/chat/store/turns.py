@@ -26,7 +26,7 @@ from sapwood.storage.database import Database
 ALL = (
     "SELECT number, id, message, prompt_ids, run, user, status, continues, last_kept, new_messages, body, client_tools,"
     " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at,"
-    " run_hooks, replay_seconds"
+    " run_hooks, replay_seconds, overrides"
     " FROM sapwood_turns "
 )
 IS_OPEN = "status IN ('queued', 'running', 'waiting')"
@@ -121,6 +121,7 @@ class TurnsTable:
         run: str | None = None,
         user: str | None = None,
         replay_seconds: float | None = None,
+        overrides: str | None = None,
     ) -> TurnRow:
         """Store a turn that waits for its time, with the messages that join the conversation when it begins."""
         for schema in (CHAT, CHUNKS):
@@ -139,11 +140,12 @@ class TurnsTable:
             client_tools=client_tools,
             created_at=self._clock.now(),
             replay_seconds=replay_seconds,
+            overrides=overrides,
         )
         ((number,),) = self._db.execute(
             "INSERT INTO sapwood_turns"
             " (id, message, prompt_ids, run, user, status, new_messages, body, client_tools, created_at,"
-            " replay_seconds) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+            " replay_seconds, overrides) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
             row.id,
             row.message,
             row.prompt_ids,
@@ -155,6 +157,7 @@ class TurnsTable:
             row.client_tools,
             row.created_at,
             row.replay_seconds,
+            row.overrides,
         )
         opened[number] = row = row._replace(number=number)
         return row

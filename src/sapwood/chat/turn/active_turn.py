@@ -25,6 +25,7 @@ from sapwood.chat.models.loop import LoopTurn, ToolResults, output_type_of, text
 from sapwood.chat.models.model_check import ModelUnusable, check_model
 from sapwood.chat.models.provider_errors import in_words, retry_after
 from sapwood.chat.models.turn_capabilities import TurnCapabilities
+from sapwood.chat.models.turn_overrides import read_overrides
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import Projection, json_of
 from sapwood.chat.store.record import ConversationRecord
@@ -279,11 +280,12 @@ class ActiveTurn(CancellableTurn):
         if model is None and agent.loop is None:
             raise ModelUnusable(f"{type(agent).__name__} has no model. Set `model`, or write get_model() or respond().")
         check_model(model)
+        overrides = read_overrides(row.overrides)
         return LoopTurn(
             model=model,
-            instructions=agent.get_instructions(),
+            instructions=overrides.instructions_after(agent.get_instructions()),
             output_type=output_type_of(agent),
-            settings=agent.model_settings,
+            settings=overrides.settings_over(agent.model_settings),
             deps=self._actor.host.deps,
             client_tools=row.tools(),
             toolbox=self._actor.of(Toolbox),

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sapwood.capabilities.schedules import Schedules
+from sapwood.chat.models.turn_overrides import TurnOverrides
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
@@ -66,6 +67,7 @@ class Intake:
         user: str | None = None,
         is_notice: bool = False,
         replay_seconds: float | None = None,
+        overrides: TurnOverrides | None = None,
     ) -> TurnRow:
         """Accept a user's message, and answer it when its turn comes."""
         self._actor.check_use()
@@ -98,6 +100,7 @@ class Intake:
             run=run,
             user=user,
             replay_seconds=replay_seconds,
+            overrides=None if overrides is None else msgspec.json.encode(overrides).decode(),
         )
         for message in new:
             self._record.files.hold(message)
