@@ -41,7 +41,7 @@ class OpenAiWorker(ChatAgent):
 
 
 @asynccontextmanager
-async def openai(*agents: type[ChatAgent], **options: Any) -> AsyncGenerator[Served, None]:
+async def openai(*agents: type[ChatAgent[Any]], **options: Any) -> AsyncGenerator[Served, None]:
     settings = options.pop("settings", {})
     app = App(agents=agents or (OpenAiTeller, OpenAiWorker), protocols=[OpenAi()], **options)
     async with asyncio.timeout(patience()), served(app, **settings) as one:
@@ -230,7 +230,7 @@ async def test_settings_and_instructions_of_a_request_count_in_its_turn_only() -
     seen: list[tuple[Any, Any]] = []
 
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
-        seen.append((dict(info.model_settings or {}), messages[-1].instructions))
+        seen.append((dict(info.model_settings or {}), getattr(messages[-1], "instructions", None)))
         yield "well"
 
     OpenAiTuned.model = FunctionModel(stream_function=answer, model_name="made-up")

@@ -15,6 +15,9 @@ import msgspec
 from sapwood.address import Address, PathSegment
 from sapwood.capabilities.connections import ClientHooks, Connection
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
+from sapwood.address import Address
+from sapwood.capabilities.connections import ClientHooks
+from sapwood.capabilities.schedules import Schedules
 from sapwood.capabilities.state import State
 from sapwood.chat.client_protocol import REGENERATE, ClientProtocol
 from sapwood.chat.models.turn_overrides import TurnOverrides
@@ -45,6 +48,8 @@ from sapwood.runs.tables.own_questions import OwnQuestions
 from sapwood.runs.tables.executed_runs_table import length, streamed
 from sapwood.runs.tables.question import Answer, Question, parse_full_id
 from sapwood.runs.tables.runs_table import RunsTable, failure
+from sapwood.runs.tables.runs_table import failure
+from sapwood.when import After
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -53,6 +58,8 @@ T = TypeVar("T")
 MOST_ITEMS = 10_000
 """Items of a stream that a call returns as a list."""
 P = TypeVar("P")
+DELETION = "delete after the last request"
+"""The key of the schedule that deletes an agent which no client can name."""
 REPLAY = timedelta(hours=1)
 """How long a turn that a protocol has started can be replayed after its end."""
 
@@ -211,6 +218,13 @@ class Exchange:
         """Return the state of the agent, of any class, as JSON; `None` if it has none."""
         text = self._actor.of(State).text()
         return None if text is None else msgspec.json.decode(text)
+
+    def delete_after(self, delay: timedelta | None) -> None:
+        """Delete the agent after this delay, or `None`, never: the last call counts."""
+        schedules = self._actor.of(Schedules)
+        schedules.cancel(DELETION)
+        if delay is not None:
+            schedules.add(After(delay, key=DELETION), self._actor.agent.destroy, (), {})
 
     # What is asked.
 

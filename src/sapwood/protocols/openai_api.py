@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -13,6 +14,8 @@ from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.openai_chat import ChatRequest
+from sapwood.protocols.openai_completions import Completions
 from sapwood.protocols.openai_create import CreateRequest, no_response
 from sapwood.protocols.openai_errors import ApiError, error_body, invalid, json_response
 from sapwood.protocols.openai_ids import AgentId, derived, read_response_id
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 V1 = "/v1"
 RESPONSES = f"{V1}/responses"
+COMPLETIONS = f"{V1}/chat/completions"
+CONVERSATION_HEADERS = ("x-conversation-id", "x-openwebui-chat-id")
+"""Headers with the conversation of a client that sends the whole history each time."""
 MODELS = f"{V1}/models"
 KEY = "Idempotency-Key"
 LONGEST_KEY = 255
@@ -42,7 +48,7 @@ class OpenAi(Adapter):
     """
 
     roots: ClassVar[tuple[str, ...]] = (V1,)
-    paths: ClassVar[tuple[str, ...]] = (RESPONSES, f"{RESPONSES}/")
+    paths: ClassVar[tuple[str, ...]] = (RESPONSES, f"{RESPONSES}/", COMPLETIONS)
 
     def __init__(self, models: Mapping[str, type[Agent[Any]]] | None = None, *, instructions: bool = False) -> None:
         self._takes_instructions = instructions
@@ -73,6 +79,9 @@ class OpenAi(Adapter):
             asked = CreateRequest.read(read_body(await request.body()))
             found = asked.previous or asked.conversation
             return _place(models, asked.model, found, RESPONSES, id_of(request.scope["user"]), _key(request))
+        if path == COMPLETIONS:
+            _check_method(method, "POST")
+            return self._located_completion(request, models, ChatRequest.read(read_body(await request.body())))
         if path.startswith(f"{RESPONSES}/"):
             id, _, rest = path.removeprefix(f"{RESPONSES}/").partition("/")
             found, cls = read_response_id(id), None
@@ -83,6 +92,16 @@ class OpenAi(Adapter):
             _check_method(method, "POST" if rest else "GET")
             return Place(cls, found.name, path)
         raise _unknown(request)
+
+    def _located_completion(
+        self, request: Request, models: Mapping[str, type[Agent[Any]]], asked: ChatRequest
+    ) -> Place:
+        user, found, name = id_of(request.scope["user"]), asked.conversation or asked.called, _conversation_of(request)
+        if found is None and name is not None and asked.history.users:
+            # With the first message: a client such as Open WebUI also sends a chat's id when it has a title made.
+            name = derived("chat", user, name, asked.history.digests()[0])
+            found = AgentId("", name)
+        return _place(models, asked.model, found, COMPLETIONS, user, _key(request))
 
     async def answer(self, request: Request, exchange: Exchange) -> Response | None:
         """Answer a request for responses to one agent."""
@@ -106,6 +125,8 @@ class OpenAi(Adapter):
                 return _streamed(responses.events(row))
             shown = await (responses.retrieved(row) if asked.in_background else responses.finished(row))
             return json_response(shown)
+        if path == COMPLETIONS and request.method == "POST":
+            return await self._completed(request, exchange)
         id, _, rest = path.removeprefix(f"{RESPONSES}/").partition("/")
         found = read_response_id(id)
         if found is None or (found.type, found.name) != (exchange.address.type, exchange.address.name):
@@ -123,6 +144,23 @@ class OpenAi(Adapter):
             return json_response(await responses.retrieved(row))
         responses.check_replay(row)
         return _streamed(responses.events(row, after))
+
+    async def _completed(self, request: Request, exchange: Exchange) -> Response:
+        asked = ChatRequest.read(read_body(await request.body()))
+        read: Any = request
+        read._body = b""
+        model = self._checked_model(exchange, asked.model)
+        responses = Responses(exchange, model, takes_instructions=self._takes_instructions)
+        if asked.conversation is not None:
+            responses.check_conversation(asked.conversation)
+        completions = Completions(exchange, responses, model)
+        is_named = asked.conversation is not None or _conversation_of(request) is not None
+        resends = asked.conversation is None
+        row = await completions.create(asked, _key(request), resends=resends, is_single=not is_named)
+        if asked.streams:
+            return _streamed(completions.chunks(row, with_usage=asked.with_usage), with_names=False)
+        completion, status = await completions.finished(row)
+        return json_response(completion, status)
 
     def _published(self, agents: Sequence[type[Agent[Any]]]) -> Mapping[str, type[Agent[Any]]]:
         if self._models is None:
@@ -226,14 +264,23 @@ def _read_query(request: Request) -> tuple[int, bool]:
     return int(after), True
 
 
-def _streamed(events: AsyncGenerator[Json | None, None]) -> Response:
+def _conversation_of(request: Request) -> str | None:
+    """Return the conversation that the headers of a request name."""
+    return next((id for name in CONVERSATION_HEADERS if (id := request.headers.get(name))), None)
+
+
+def _streamed(events: AsyncGenerator[Json | None, None], *, with_names: bool = True) -> Response:
     from starlette.responses import StreamingResponse
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        async for event in events:
-            if event is None:
-                yield b": keep-alive\n\n"
-            else:
-                yield b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+        async with aclosing(events):
+            async for event in events:
+                if event is None:
+                    yield b": keep-alive\n\n"
+                else:
+                    name = b"event: " + event["type"].encode() + b"\n" if with_names else b""
+                    yield name + b"data: " + msgspec.json.encode(event) + b"\n\n"
+        if not with_names:
+            yield b"data: [DONE]\n\n"
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers=STREAM)

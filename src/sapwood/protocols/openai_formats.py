@@ -38,12 +38,12 @@ def _schema_of(output_type: Any) -> Json | None:
         return None
 
 
-def _bare(schema: Any, root: Json, depth: int = 0) -> Any:
+def _bare(schema: Any, root: Json, depth: int = 0) -> object:
     """Return a schema without notes, and with what it refers to in place."""
     if isinstance(schema, list):
         return [_bare(one, root, depth + 1) for one in cast("list[Any]", schema)]
     if not isinstance(schema, dict) or depth > 30:
-        return schema
+        return cast("object", schema)
     given = cast("Json", schema)
     name = given.get("$ref")
     if isinstance(name, str):

@@ -25,20 +25,31 @@ class AgentId(NamedTuple):
 
 def response_id(address: Address, tail: str) -> str:
     """Return the id of a response of a root."""
-    return f"{RESPONSE}{_packed(address)}{tail}"
+    return f"{packed_id(RESPONSE, address)}{tail}"
 
 
 def conversation_id(address: Address) -> str:
     """Return the id of the conversation of a root."""
-    return f"{CONVERSATION}{_packed(address)}"
+    return packed_id(CONVERSATION, address)
+
+
+def packed_id(prefix: str, address: Address) -> str:
+    """Return what ids that name a root begin with."""
+    packed = urlsafe_b64encode(f"{address.type}\0{address.name}".encode()).decode()
+    return prefix + packed.rstrip("=")
 
 
 def read_response_id(id: str) -> AgentId | None:
     """Return what the id of a response names; `None` if it is none."""
+    return read_packed(RESPONSE, id)
+
+
+def read_packed(prefix: str, id: str) -> AgentId | None:
+    """Return the root and the response that an id names; `None` if it names none."""
     tail = id[-TAIL:]
-    if not id.startswith(RESPONSE) or len(id) <= len(RESPONSE) + TAIL or not HEX.issuperset(tail):
+    if not id.startswith(prefix) or len(id) <= len(prefix) + TAIL or not HEX.issuperset(tail):
         return None
-    return _unpacked(id[len(RESPONSE) : -TAIL], tail)
+    return _unpacked(id[len(prefix) : -TAIL], tail)
 
 
 def read_conversation_id(id: str) -> AgentId | None:
@@ -50,10 +61,6 @@ def derived(*parts: str | None) -> str:
     """Return an id that the same parts always have. Only one who knows all of them can guess it."""
     whole = b"\0".join(b"-" if part is None else b"+" + part.encode(errors="surrogatepass") for part in parts)
     return hashlib.sha256(whole).hexdigest()[:TAIL]
-
-
-def _packed(address: Address) -> str:
-    return urlsafe_b64encode(f"{address.type}\0{address.name}".encode()).decode().rstrip("=")
 
 
 def _unpacked(text: str, tail: str) -> AgentId | None:

@@ -17,7 +17,7 @@ from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
 from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
 from sapwood.protocols.openai_formats import check_format
-from sapwood.protocols.openai_ids import conversation_id, derived, response_id
+from sapwood.protocols.openai_ids import AgentId, conversation_id, derived, response_id
 from sapwood.protocols.openai_items import Json, OutputItems, items_of_message, json_text, message, question_item
 from sapwood.protocols.openai_table import ResponseRow, ResponsesTable
 from sapwood.runs.events.events import ENDS
@@ -80,15 +80,19 @@ class Responses:
 
     async def create(self, asked: CreateRequest, key: str | None) -> ResponseRow:
         """Start a turn, or continue one with the answers that it waits for. With a known key, return what it did."""
-        id = self._exchange.new_id() if key is None else derived("response", self._user, key)
+        id = self.id_for(key)
         row = self.known(id, asked.digest)
         check_format(asked.format, self._exchange.output_type, "text.format")
         if asked.input.answers:
-            return await self._continued(asked, id, row)
+            return await self.continued(asked, id, row)
         if row is not None:
             return row
         self._check_place(asked)
         return await self.begin(NewTurn.of(asked), id, asked.digest, self._repeated(asked))
+
+    def id_for(self, key: str | None) -> str:
+        """Return the id of a new response. A repeated request with a key has the same one."""
+        return self._exchange.new_id() if key is None else derived("response", self._user, key)
 
     def known(self, id: str, digest: str) -> ResponseRow | None:
         """Return the response that a request with the same key has created."""
@@ -139,7 +143,12 @@ class Responses:
                         param="previous_response_id",
                         code="previous_response_not_latest",
                     )
-        elif asked.conversation is not None and asked.conversation.type and not self._table.has_user(self._user):
+        elif asked.conversation is not None:
+            self.check_conversation(asked.conversation)
+
+    def check_conversation(self, found: AgentId) -> None:
+        """Refuse the id of a conversation in which the user has had no response. A plain name is not refused."""
+        if found.type and not self._table.has_user(self._user):
             raise no_conversation(conversation_id(self._exchange.address))
 
     def _previous(self, asked: CreateRequest) -> ResponseRow:
@@ -148,7 +157,7 @@ class Responses:
             raise no_previous(asked.previous_id or "")
         return row
 
-    async def _continued(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
+    async def continued(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
         """Give the answers, and return the response to what follows."""
         before, is_new = self._previous(asked), row is None
         questions = {one.full_id: one for one in await self._exchange.questions()}
@@ -192,6 +201,18 @@ class Responses:
         )
 
     # Looking.
+
+    def current(self) -> ResponseRow | None:
+        """Return the user's newest response of the turn that runs; `None` if none runs."""
+        turn = self._exchange.current()
+        row = None if turn is None or turn.status != "running" else self._table.last_of(turn.id)
+        return None if row is None or row.user != self._user else row
+
+    def call_at(self, id: str, place: int) -> str | None:
+        """Return the id of the tool call at a place in the output of a response; `None` if there is none."""
+        row = self._table.get(id)
+        output: list[Json] = [] if row is None or not row.is_over else row.outcome()["output"]
+        return output[place].get("call_id") if place < len(output) else None
 
     def row(self, id: str, shown: str) -> ResponseRow:
         """Return a response of the user's."""

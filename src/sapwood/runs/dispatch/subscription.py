@@ -146,8 +146,7 @@ class Subscription:
 
     def position(self, turn: str) -> int:
         """Return the number of the last event of a turn of the agent that was told; 0 if none was."""
-        place = self._cursor.turns.get("")
-        return 0 if place is None or place.id != turn else place.seq - 1
+        return place.seq - 1 if (place := self._cursor.turns.get("")) is not None and place.id == turn else 0
 
     def begin_turn_after(self, turn: str, seq: int) -> None:
         """Tell only what a turn of the agent says after this event."""
@@ -159,8 +158,7 @@ class Subscription:
         if self._without * self._cursor_chars < self._size:
             return event
         cursor = self._cursor.text()
-        self._without, self._size = 0, len(cursor)
-        # Not by dataclasses.replace, which costs more than all the rest.
+        self._without, self._size = 0, len(cursor)  # below: dataclasses.replace costs more than all the rest
         about = (event.path, event.run_id, event.parent_run_id, event.seq, event.at, event.kind, event.body)
         return Event(*about, cursor, event.remote)
 
