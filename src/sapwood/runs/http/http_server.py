@@ -95,6 +95,7 @@ class RunsFromOutside(HttpOnly):
 
     async def _start(self, request: Any) -> Any:
         given = _read(await request.body(), wire.Start)
+        _read(bytes(given.input), object)  # a number may be too large to be decoded
         self._actor.check_live()
         await self._actor.of(RunExecutor).start(self._run, bytes(given.input), tracing.text())
         return _json(self._state())
