@@ -63,6 +63,27 @@ FILE_CHAT = {
     "trigger": "regenerate-message",
     "clientTools": [{"name": "t", "parameters": {"type": "object"}}],
 }
+OPENAI: list[dict[str, Any]] = [
+    {"model": "talk", "input": "hey", "conversation": "h2", "background": True},
+    {"model": "talk", "input": "hey", "conversation": {"id": "h9"}, "stream": True, "tools": [{"type": "function"}]},
+    {
+        "model": "talk",
+        "input": [{"type": "function_call_output", "call_id": "c1", "output": "x"}],
+        "conversation": "h2",
+    },
+    {
+        "model": "talk",
+        "input": [{"type": "mcp_approval_response", "approval_request_id": "c1", "approve": True}],
+        "conversation": "h2",
+    },
+    {"model": "talk", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}]},
+    {"model": "talk", "messages": [{"role": "user", "content": "hey"}], "conversation": "h9", "stream": True},
+    {
+        "model": "talk",
+        "messages": [{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "call_1", "content": "x"}],
+        "stop": ["."],
+    },
+]
 STEPS = [{"type": "Talk", "name": "agent-tool:c7"}]
 FRAMES: list[dict[str, Any]] = [
     {"type": "cf_agent_state", "state": {"value": 1, "note": "x", "more": {}}},
@@ -142,6 +163,13 @@ PATHS = [
     "/ag-ui/talk",
     "/ag-ui/talk/connect",
     "/ag-ui/../talk",
+    "/v1/models",
+    "/v1/responses",
+    "/v1/responses/resp_" + "VGFsawBoMg" + "0" * 32,
+    "/v1/responses/resp_" + "VGFsawBoMg" + "0" * 32 + "/cancel",
+    "/v1/responses/%00",
+    "/v1/chat/completions",
+    "/agents/talk/h2/v1/responses",
 ]
 QUERIES = [
     "?from_seq=-1",
@@ -185,6 +213,7 @@ BODIES = [
     b'"x"',
     json.dumps(CHAT).encode(),
     json.dumps(FILE_CHAT).encode(),
+    *(json.dumps(one).encode() for one in OPENAI),
 ]
 HEADERS = [
     b"sapwood-protocol: 1",

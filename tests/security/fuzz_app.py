@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from sapwood import Agent, App, ChatAgent, expose, tool
 from sapwood.auth import ANY_CLIENT
-from sapwood.protocols import AgUi
+from sapwood.protocols import AgUi, OpenAi
 
 TOKEN = "fuzz-token"
 
@@ -81,4 +81,4 @@ def authenticate(request: HTTPConnection) -> str | None:
     return "fuzzer" if given == TOKEN else None
 
 
-app = App(agents=[Room, Talk, Worker, Lot], authenticate=authenticate, protocols=[AgUi()])
+app = App(agents=[Room, Talk, Worker, Lot], protocols=[AgUi(), OpenAi()], authenticate=authenticate)

@@ -280,4 +280,5 @@ def _is_tool(value: Any) -> bool:
         return False
     tool = cast("dict[str, Any]", value)
     name, description, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
-    return isinstance(name, str) and isinstance(description, str | None) and isinstance(parameters, dict | None)
+    is_named = isinstance(name, str) and isinstance(description, str | None)
+    return is_named and isinstance(parameters, dict | None) and isinstance(tool.get("strict"), bool | None)

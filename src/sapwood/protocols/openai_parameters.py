@@ -163,8 +163,10 @@ def function_tool(tool: Json, where: str) -> Json:
         raise invalid(f"{where}.description", "expected a string.")
     if not isinstance(schema, dict | None):
         raise invalid(f"{where}.parameters", "expected a JSON schema.")
-    if tool.get("strict") is True:
-        raise unsupported(f"{where}.strict", "The arguments are those that the model wrote. Send false.")
+    strict = tool.get("strict")
+    if not isinstance(strict, bool | None):
+        raise invalid(f"{where}.strict", "expected true or false.")
     if unknown := tool.keys() - {"type", "name", "description", "parameters", "strict"}:
         raise ApiError(f"Unknown parameter: `{where}.{min(unknown)}`.", param=where, code="unknown_parameter")
-    return {"name": name, "description": about, "parameters": schema}
+    found = {"name": name, "description": about, "parameters": schema}
+    return found if strict is None else {**found, "strict": strict}

@@ -121,6 +121,7 @@ class Toolbox:
                 name=one["name"],
                 description=one.get("description"),
                 parameters_json_schema=dict(one.get("parameters") or {"type": "object", "properties": {}}),
+                strict=one.get("strict"),
             )
             for one in client_tools
             if one["name"] not in self.agents and one["name"] not in self.companions
