@@ -80,6 +80,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["completed: You asked small-model: Are you there?"],
         ["completed: You asked small-model: Are you there?"],
     ),
+    "front_desk.py": (
+        ['to approve: book {"nights":2}', "Room 12 is yours for 2 nights.", "response.completed"],
+        ['to approve: book {"nights":2}', "Room 12 is yours for 2 nights.", "response.completed"],
+    ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
     "editors.py": (
         [
