@@ -48,7 +48,7 @@ RIGHT_PAGES = {
     "websocket": "how-to/serve-clients/",
     "FastAPI": "how-to/serve-clients/",
     "React": "how-to/chat-page/",
-    "OpenAI": "how-to/models/",
+    "OpenAI": "how-to/openai/",
     "image": "how-to/files-in-chat/",
     "structured output": "how-to/structured-output/",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import APIConnectionError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai import APIConnectionError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 from tests.e2e.command import PATIENCE, Server
 from tests.ports import free_port
 
@@ -230,3 +230,61 @@ def test_a_deep_approval_is_given_across_kills_and_nothing_is_done_twice(tmp_pat
             client.responses.create(model="office", previous_response_id=first.id, input=answer)
         assert refused.value.code == "no_tool_call_found"
         assert one.done() == ["weighed", "paid"]
+
+
+def test_chat_completions_and_a_function_across_a_kill(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        said: list[Any] = [{"role": "user", "content": "tell"}]
+        whole = client.chat.completions.create(model="writer", messages=said)
+        assert len((whole.choices[0].message.content or "").split()) == WORDS
+        assert whole.usage is not None
+        assert whole.usage.total_tokens > 0
+        chunks = list(
+            client.chat.completions.create(
+                model="writer", messages=said, stream=True, stream_options={"include_usage": True}
+            )
+        )
+        words = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+        assert words == whole.choices[0].message.content
+        assert chunks[-1].usage == whole.usage
+
+        time: Any = {"type": "function", "function": {key: value for key, value in TIME.items() if key != "type"}}
+        first = client.chat.completions.create(model="looker", messages=said, tools=[time])
+        assert first.choices[0].finish_reason == "tool_calls"
+        (call,) = first.choices[0].message.tool_calls or []
+        one.kill()
+        one.start()
+        said += [first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "12:00"}]
+        second = client.chat.completions.create(model="looker", messages=said, tools=[time])
+        assert second.choices[0].message.content == "it is noon"
+
+
+def test_the_sequence_of_open_webui_across_a_kill(tmp_path: Path) -> None:
+    """As its server sends it: models, a chat with the whole history each time, and a request for a title."""
+    with site(tmp_path) as one:
+        client = one.client().with_options(default_headers={"X-OpenWebUI-Chat-Id": "2f9f8f0e-8a3a"})
+        assert "writer" in [model.id for model in client.models.list()]
+
+        def chat(*messages: tuple[str, str]) -> tuple[str, Any]:
+            said: Any = [{"role": role, "content": text} for role, text in messages]
+            text, last = "", None
+            for chunk in client.chat.completions.create(model="writer", messages=said, stream=True):
+                text, last = text + (chunk.choices[0].delta.content or ""), chunk
+            assert last is not None
+            return text, last.to_dict()["conversation"]
+
+        answer, place = chat(("user", "hi"))
+        title = "### Task:\nGenerate a concise title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
+        named = client.chat.completions.create(
+            model="writer", messages=[{"role": "user", "content": title}], stream=False, max_completion_tokens=1000
+        )
+        assert named.to_dict()["conversation"] != place
+        one.kill()
+        one.start()
+        _, again = chat(("user", "hi"), ("assistant", answer), ("user", "more"))
+        _, last = chat(("user", "hi"), ("assistant", answer), ("user", "more"), ("assistant", "x"), ("user", "end"))
+        assert place == again == last
+        with pytest.raises(APIStatusError) as refused:
+            chat(("user", "hi"), ("assistant", answer), ("user", "other"), ("assistant", "x"), ("user", "end"))
+        assert (refused.value.status_code, refused.value.code) == (409, "history_mismatch")
