@@ -38,6 +38,7 @@ from sapwood.randomness import new_id
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
 from sapwood.runs.events.events import ENDS, Event, Feed, turn_event
+from sapwood.runs.events.events import ENDS, Event, Feed, OwnTurn, turn_event
 from sapwood.runs.execution.access_gates import Gates, Path, Shut, refused_to_watch
 from sapwood.runs.execution.contract import CANCELLED, bounded_reason
 from sapwood.runs.execution.executor import RunExecutor
@@ -235,6 +236,11 @@ class Exchange:
         return [replace(one, path=path) for path, one in shown if questions.is_open(path, one)]
 
     async def answer(self, question: str, answer: Answer, digest: str | None = None) -> bool:
+    def question(self, id: str) -> Question | None:
+        """Return an open question of the agent itself, even if its turn is still busy; `None` if there is none."""
+        return self._actor.of(RunExecutor).question(id)
+
+    async def answer(self, question: str, answer: Answer) -> bool:
         """Answer a question by its `full_id`, past every gate on the way. Returns `False` if it is not open.
 
         With a `digest`, only a question that has it is answered. Raises `Refused` if the client may not answer it.
@@ -382,11 +388,14 @@ class Exchange:
                 stored = _with_last_cursor(sorted(stored, key=_at), watch.cursor())
             for one in stored:
             if row.status not in ("queued", "running"):  # then it is not the turn that the agent's feed has
+            if row.status != "queued" and not self._is_in_feed(id):  # it has ended, or waits, or rests
                 told = [one for one in stored if one.path != self.address.segments or (row.is_open and _is_asked(one))]
                 own = await self._said(row, position)
                 stored = told + own
                 if row.is_open:
                     watch.begin_turn_after(id, own[-1].seq if own else position)
+                    if not position:
+                        yield OwnTurn(id, row.number, row.created_at).started(self.address.segments)
             for one in sorted(stored, key=_at):
                 yield one
             if not row.is_open:
@@ -422,6 +431,10 @@ class Exchange:
             found = said + [one for one in found if one.path != own or one.kind in ("waiting", "resumed")]
             found = _with_last_cursor(found, watch.cursor())
         return found
+
+    def _is_in_feed(self, id: str) -> bool:
+        turn = self._actor.of(Feed).turn
+        return turn is not None and turn.id == id
 
     async def _said(self, row: TurnRow, position: int) -> list[Event]:
         """Return what a turn has said after an event, as far as it can be replayed, once that is durable."""

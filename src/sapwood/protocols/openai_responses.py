@@ -161,6 +161,9 @@ class Responses:
         """Give the answers, and return the response to what follows."""
         before, is_new = self._previous(asked), row is None
         questions = {one.full_id: one for one in await self._exchange.questions()}
+        for name, _, _ in asked.input.answers:  # a function whose turn still waits for others
+            if (own := self._exchange.question(name)) is not None:
+                questions.setdefault(name, own)
         if row is None:
             _check_answers(asked, questions)
             row = self._next(asked, id, await self._settled(self._table.last_of(before.turn) or before))
