@@ -77,7 +77,7 @@ class OpenAi(Adapter):
         if path == RESPONSES:
             _check_method(method, "POST")
             asked = CreateRequest.read(read_body(await request.body()))
-            found = asked.previous or asked.conversation
+            found = asked.previous or asked.conversation or asked.called
             return _place(models, asked.model, found, RESPONSES, id_of(request.scope["user"]), _key(request))
         if path == COMPLETIONS:
             _check_method(method, "POST")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
-from sapwood.address import Address
 from sapwood.protocols.openai_create import OF_THE_CLASS, read_conversation
 from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
-from sapwood.protocols.openai_ids import AgentId, derived, packed_id, read_packed
+from sapwood.protocols.openai_history import ChatHistory
+from sapwood.protocols.openai_ids import AgentId
 from sapwood.protocols.openai_input import parts_of, text_in
 from sapwood.protocols.openai_parameters import (
     HINTS,
@@ -28,11 +28,6 @@ from sapwood.protocols.openai_parameters import (
 
 Json = dict[str, Any]
 
-CALL = "call_"
-"""What the ids of tool calls begin with. They name the agent, the response, and the item in its output."""
-PLACE = 3
-"""How many digits of such an id are the place of the item."""
-EARLIER, NOW = "[Earlier in this conversation]", "[Now]"
 LENGTHS = {name: Number("max_tokens", 1, LONG, is_whole=True) for name in ("max_tokens", "max_completion_tokens")}
 PENALTIES = {name: Number(name, -2, 2) for name in ("presence_penalty", "frequency_penalty")}
 NUMBERS = {**SAMPLING, **LENGTHS, **PENALTIES, "seed": Number("seed", -LONG, LONG, is_whole=True)}
@@ -61,41 +56,6 @@ REFUSED = dict.fromkeys(
 }
 
 
-@dataclass(slots=True)
-class ChatHistory:
-    """The messages of a request."""
-
-    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Who said what, before the last message."""
-    users: list[list[Json]] = field(default_factory=list[list[Json]])
-    """The parts of each message of the user, the last one included."""
-    instructions: list[str] = field(default_factory=list[str])
-    answers: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    """The results of tools at the end: the id of the call, the result, and where in the request it is."""
-    calls: list[str] = field(default_factory=list[str])
-    """The ids of all tool calls."""
-
-    def digests(self) -> list[str]:
-        """Return for each message of the user what stands for it and all before it."""
-        found: list[str] = []
-        for parts in self.users:
-            found.append(next_digest(found[-1] if found else "", parts))
-        return found
-
-    def last(self, *, with_earlier: bool) -> list[Json]:
-        """Return the last message of the user, perhaps after a part that quotes what was said before it."""
-        if not with_earlier or not self.texts:
-            return self.users[-1]
-        lines = [f"{who.capitalize()}: {text}" for who, text in self.texts]
-        return [{"type": "text", "text": "\n\n".join([EARLIER, *lines, NOW, ""])}, *self.users[-1]]
-
-
-def next_digest(before: str, parts: list[Json]) -> str:
-    """Return what stands for a message of the user and all before it."""
-    said = [part["text"] if part["type"] == "text" else part["url"] for part in parts]
-    return derived("history", before, *said)
-
-
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A request for a chat completion."""
@@ -121,7 +81,6 @@ class ChatRequest:
         check_known(body, USED, NEUTRAL, REFUSED)
         history = _read_messages(body.get("messages"))
         given = body.get("conversation")
-        called = next((one for id in reversed(history.calls) if (one := read_call(id)) is not None), None)
         conversation = None if given is None else read_conversation(given)
         settings = settings_of(body, NUMBERS)
         if (stop := body.get("stop")) is not None:
@@ -131,7 +90,7 @@ class ChatRequest:
             model=model_of(body),
             history=history,
             conversation=conversation,
-            called=called[0] if called is not None and conversation is None else None,
+            called=history.called() if conversation is None else None,
             tools=tools_of(body, _function),
             hints=hints_of(body),
             settings=settings,
@@ -143,18 +102,6 @@ class ChatRequest:
         )
 
 
-def call_id(address: Address, tail: str, place: int) -> str:
-    """Return the id of a tool call: the place of its item in the output of a response."""
-    return f"{packed_id(CALL, address)}{tail}{place:0{PLACE}d}"
-
-
-def read_call(id: str) -> tuple[AgentId, int] | None:
-    """Return the response and the place in its output that the id of a tool call names; `None` if it names none."""
-    place = id[-PLACE:]
-    found = read_packed(CALL, id[:-PLACE]) if place.isascii() and place.isdigit() else None
-    return None if found is None else (found, int(place))
-
-
 def _read_messages(given: Any) -> ChatHistory:
     if not isinstance(given, list) or not given:
         raise invalid("messages", "expected an array with at least one message.")
@@ -163,28 +110,25 @@ def _read_messages(given: Any) -> ChatHistory:
         where = f"messages[{at}]"
         if not isinstance(one, dict):
             raise invalid(where, "expected an object.")
-        _read_message(history, cast("Json", one), where, is_last=at == len(messages) - 1)
+        _read_message(history, cast("Json", one), where)
     last: Json = messages[-1]
     if last["role"] not in ("user", "tool"):
         raise invalid(f"messages[{len(messages) - 1}]", "the last message must be one of the user, or of a tool.")
     return history
 
 
-def _read_message(history: ChatHistory, one: Json, where: str, *, is_last: bool) -> None:
+def _read_message(history: ChatHistory, one: Json, where: str) -> None:
     content = one.get("content")
     match one.get("role"):
         case "system" | "developer":
             history.instructions.append(text_in(content, f"{where}.content"))
         case "user":
             history.answers.clear()
-            parts = parts_of(content, f"{where}.content")
-            history.users.append(parts)
-            if not is_last:
-                history.texts.append(("user", "".join(part.get("text", "[a file]") for part in parts)))
+            history.said(parts_of(content, f"{where}.content"))
         case "assistant":
             history.answers.clear()
             if content:
-                history.texts.append(("assistant", text_in(content, f"{where}.content")))
+                history.heard("assistant", text_in(content, f"{where}.content"))
             history.calls += _calls(one.get("tool_calls"), f"{where}.tool_calls")
         case "tool":
             id, text = one.get("tool_call_id"), text_in(content, f"{where}.content")
@@ -192,7 +136,7 @@ def _read_message(history: ChatHistory, one: Json, where: str, *, is_last: bool)
                 raise invalid(f"{where}.tool_call_id", "expected a string.")
             history.answers.append((id, text, where))
             history.calls.append(id)
-            history.texts.append(("tool", text))
+            history.heard("tool", text)
         case _:
             raise unsupported(f"{where}.role", "Expected system, developer, user, assistant or tool.")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
-from typing import Any, cast
 
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.openai_chat import ChatRequest, call_id, next_digest, read_call
+from sapwood.protocols.openai_chat import ChatRequest
 from sapwood.protocols.openai_create import CreateRequest
 from sapwood.protocols.openai_errors import ApiError, error_body
 from sapwood.protocols.openai_formats import check_format
@@ -23,7 +22,6 @@ KEEP = timedelta(days=1)
 BETWEEN = "\n\n"
 """What stands between two texts of one answer."""
 BEGUN_AGAIN = "The answer was interrupted and begins again. Send the request again."
-META = "openai"
 
 
 class Completions:
@@ -59,22 +57,18 @@ class Completions:
 
     def _answers(self, asked: ChatRequest) -> CreateRequest:
         """Return the results of tools as the request for the response that follows them."""
-        answers: list[tuple[str, Answer, str]] = []
-        previous = None
-        for id, text, where in asked.history.answers:
-            found = read_call(id)
-            name = None if found is None else self._responses.call_at(found[0].tail, found[1])
-            if found is None or name is None:
-                raise ApiError(f"No tool call has the id `{id[:80]}`.", param=where, code="no_tool_call_found")
-            previous = found[0]
-            answers.append((name, Answer("done", text), where))
+        answers = [(id, Answer("done", text), where) for id, text, where in asked.history.answers]
+        if asked.called is None and asked.conversation is None:
+            id, _, where = asked.history.answers[0]
+            raise ApiError(f"No tool call has the id `{id[:80]}`.", param=where, code="no_tool_call_found")
         return CreateRequest(
             model=asked.model,
             input=Input(answers=answers),
             tools=asked.tools,
             conversation=None,
-            previous=previous,
+            previous=None,
             previous_id=None,
+            called=asked.called,
             format={"type": "text"},
             streams=asked.streams,
             in_background=False,
@@ -86,48 +80,12 @@ class Completions:
         )
 
     def _placed(self, asked: ChatRequest, *, resends: bool) -> NewTurn | ResponseRow:
-        """Return what is new in a history: a message, another one in the place of a message, or the wish to answer a
-        message again. If that message is being answered, return its response."""
-        stored = [one for one in self._exchange.messages() if one["role"] == "user"]
-        known, mine = _digests(stored), asked.history.digests()
-        if not stored:
-            return self._new(asked, mine[-1], with_earlier=True)
-        if len(mine) == 1 and not resends:  # it leaves the history to the server
-            return self._new(asked, next_digest(known[-1], asked.history.users[0]))
-        if mine[-1] in known:
-            at = known.index(mine[-1])
-            if at == len(known) - 1 and (row := self._responses.current()) is not None:
-                return row
-            return self._new(asked, mine[-1], message=stored[at]["id"], regenerate=True)
-        if len(mine) > 1 and mine[-2] in known:
-            at = known.index(mine[-2]) + 1
-            return self._new(asked, mine[-1], message=stored[at]["id"] if at < len(stored) else None)
-        raise ApiError(
-            "The history is not that of this conversation. Send the messages as they were, or begin a new one.",
-            param="messages",
-            code="history_mismatch",
-            status=409,
-        )
-
-    def _new(
-        self,
-        asked: ChatRequest,
-        digest: str,
-        *,
-        message: str | None = None,
-        regenerate: bool = False,
-        with_earlier: bool = False,
-    ) -> NewTurn:
-        return NewTurn(
-            parts=asked.history.last(with_earlier=with_earlier),
-            tools=asked.tools,
-            hints=asked.hints,
-            settings=asked.settings,
-            instructions="\n\n".join(asked.history.instructions) or None,
-            message=message,
-            metadata={META: {"history": digest}},
-            regenerate=regenerate,
-        )
+        place = self._responses.placed(asked.history, resends=resends)
+        if isinstance(place, ResponseRow):
+            return place
+        instructions = "\n\n".join(asked.history.instructions) or None
+        parts = asked.history.last(with_earlier=place.with_earlier)
+        return NewTurn(parts, asked.tools, asked.hints, asked.settings, instructions, place)
 
     # What is returned.
 
@@ -136,7 +94,7 @@ class Completions:
         response = await self._responses.finished(row)
         if (failure := _failure(response)) is not None:
             return failure, 429 if failure["error"]["code"] == "rate_limit_exceeded" else 500
-        calls = self._calls(row, response)
+        calls = self._calls(response)
         said = {"role": "assistant", "content": _text(response) or None, "refusal": None}
         message = {**said, "tool_calls": calls} if calls else said
         choice = {"index": 0, "message": message, "finish_reason": _reason(calls), "logprobs": None}
@@ -171,7 +129,7 @@ class Completions:
             return
         if notice := _notice(last):
             yield chunk({"content": (BETWEEN if said else "") + notice})
-        calls = self._calls(row, last)
+        calls = self._calls(last)
         if calls:
             yield chunk({"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]})
         yield chunk({}, _reason(calls))
@@ -187,29 +145,17 @@ class Completions:
             "conversation": {"id": conversation_id(self._exchange.address)},
         }
 
-    def _calls(self, row: ResponseRow, response: Json) -> list[Json]:
-        """Return the tool calls for the client, with ids by which the next request finds the agent."""
+    def _calls(self, response: Json) -> list[Json]:
+        """Return the tool calls for the client."""
         return [
             {
-                "id": call_id(self._exchange.address, row.id, at),
+                "id": item["call_id"],
                 "type": "function",
                 "function": {"name": item["name"], "arguments": item["arguments"]},
             }
-            for at, item in enumerate(response["output"])
+            for item in response["output"]
             if item["type"] == "function_call" and item["name"] != ASK_PERSON
         ]
-
-
-def _digests(stored: Sequence[Json]) -> list[str]:
-    """Return for each stored message of the user what stands for it and all before it."""
-    found: list[str] = []
-    for message in stored:
-        metadata: Any = message.get("metadata")
-        noted: Any = cast("Json", metadata).get(META) if isinstance(metadata, dict) else None
-        digest: Any = cast("Json", noted).get("history") if isinstance(noted, dict) else None
-        texts = [part for part in message["parts"] if part["type"] == "text"]
-        found.append(digest if isinstance(digest, str) else next_digest(found[-1] if found else "", texts))
-    return found
 
 
 def _text(response: Json) -> str:

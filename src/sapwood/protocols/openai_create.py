@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from sapwood.address import checked_name
 from sapwood.errors import InvalidName
-from sapwood.protocols.openai_errors import ApiError, invalid
+from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
 from sapwood.protocols.openai_ids import CONVERSATION, AgentId, read_conversation_id, read_response_id
-from sapwood.protocols.openai_input import Input, read_input
+from sapwood.protocols.openai_input import KEPT, Input, read_input
 from sapwood.protocols.openai_parameters import (
     HINTS,
     LONG,
@@ -69,6 +69,8 @@ class CreateRequest:
     previous: AgentId | None
     """The response that `previous_response_id` names."""
     previous_id: str | None
+    called: AgentId | None
+    """The response that has made the last tool call in the input, if neither of the two is given."""
     format: Json
     """`text.format`."""
     streams: bool
@@ -93,7 +95,11 @@ class CreateRequest:
         if "input" not in body:
             raise ApiError("Missing required parameter: `input`.", param="input", code="missing_required_parameter")
         given = read_input(body["input"])
-        if given.answers and found is None and previous is None:
+        is_placed = found is not None or previous is not None
+        if is_placed and given.history.has_earlier:
+            raise unsupported("input", KEPT)
+        called = None if is_placed else given.history.called()
+        if given.answers and not is_placed and called is None:
             raise invalid("input", "answers to tool calls need the `previous_response_id` of the response that asked.")
         tools = tools_of(body, lambda tool, _: tool)
         settings = settings_of(body, NUMBERS)
@@ -114,6 +120,7 @@ class CreateRequest:
             conversation=found,
             previous=previous,
             previous_id=previous_id,
+            called=called,
             format=format,
             streams=flag_of(body, "stream"),
             in_background=repeated["background"],

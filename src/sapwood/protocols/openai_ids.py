@@ -9,9 +9,11 @@ from typing import NamedTuple
 from sapwood.address import Address, checked_name
 from sapwood.errors import InvalidName
 
-RESPONSE, CONVERSATION = "resp_", "conv_"
+RESPONSE, CONVERSATION, CALL = "resp_", "conv_", "call_"
 TAIL = 32
 """How many characters of an id name the response in its agent."""
+PLACE = 4
+"""How many digits at the end of the id of an item, or of a tool call, count the items of a response."""
 HEX = frozenset("0123456789abcdef")
 
 
@@ -42,6 +44,23 @@ def packed_id(prefix: str, address: Address) -> str:
 def read_response_id(id: str) -> AgentId | None:
     """Return what the id of a response names; `None` if it is none."""
     return read_packed(RESPONSE, id)
+
+
+def item_id(kind: str, tail: str, place: int) -> str:
+    """Return the id of an output item."""
+    return f"{kind}_{tail}{place:0{PLACE}d}"
+
+
+def call_id(address: Address, item: str) -> str:
+    """Return the id of a tool call, by which later requests find the agent: that of its item, and the root."""
+    return packed_id(CALL, address) + item[-TAIL - PLACE :]
+
+
+def read_call_id(id: str) -> tuple[AgentId, str] | None:
+    """Return the response that a tool call is in, and the end of its item's id; `None` if the id names none."""
+    place = id[-PLACE:]
+    found = read_packed(CALL, id[:-PLACE]) if place.isascii() and place.isdigit() else None
+    return None if found is None else (found, found.tail + place)
 
 
 def read_packed(prefix: str, id: str) -> AgentId | None:

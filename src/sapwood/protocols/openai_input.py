@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from sapwood.protocols.openai_errors import invalid, unsupported
+from sapwood.protocols.openai_history import ChatHistory
 from sapwood.runs.tables.question import Answer
 
 Json = dict[str, Any]
@@ -23,27 +24,30 @@ FILES = "Files are sent inline: as a data URL, or as a public URL if the server 
 class Input:
     """What is new in a request."""
 
-    parts: list[Json] = field(default_factory=list[Json])
-    """The parts of the user's message, in the form of the AI SDK. Empty without one."""
+    history: ChatHistory = field(default_factory=ChatHistory)
+    """The messages of the user, and what clients send again of earlier responses."""
     instructions: list[str] = field(default_factory=list[str])
     """The texts of its system and developer messages."""
     answers: list[tuple[str, Answer, str]] = field(default_factory=list[tuple[str, Answer, str]])
     """Answers, each with the full id of its question, and where in the request it is."""
+
+    has_both: bool = False
+    """Whether answers and a message are both new."""
 
 
 def read_input(given: Any) -> Input:
     """Return the `input` of a request for a response."""
     found = Input()
     if isinstance(given, str):
-        found.parts.append(_text(given))
+        found.history.said([_text(given)])
     elif not isinstance(given, list) or not given:
         raise invalid("input", "expected a text, or an array of input items with at least one.")
     else:
         for at, one in enumerate(cast("list[Any]", given)):
             _read_item(found, one, f"input[{at}]")
-    if not found.parts and not found.answers:
+    if not found.history.users and not found.answers:
         raise invalid("input", "expected a message of the user, or an answer to a tool call.")
-    if found.answers and (found.parts or found.instructions):
+    if found.has_both or (found.answers and found.history.users and not found.history.has_earlier):
         raise invalid(
             "input",
             "answers to tool calls continue the response that asked for them, and cannot be sent together with a "
@@ -64,27 +68,46 @@ def _read_item(found: Input, one: Any, where: str) -> None:
             if item.get("status") not in (None, "completed"):
                 raise unsupported(f"{where}.status", 'Only "completed" is supported.')
             output = text_in(item.get("output"), f"{where}.output")
-            found.answers.append((_id(item, "call_id", where), Answer("done", output), where))
+            name = _id(item, "call_id", where)
+            found.history.calls.append(name)
+            found.answers.append((name, Answer("done", output), where))
         case "mcp_approval_response":
             _check_fields(item, where, {"id", "approval_request_id", "approve", "reason"})
             found.answers.append((_id(item, "approval_request_id", where), _verdict(item, where), where))
-        case "item_reference" | "function_call" | "reasoning" | "mcp_call" | "mcp_approval_request":
+        case "function_call":
+            found.history.calls.append(_id(item, "call_id", where))
+            found.history.heard("", "")
+        case "reasoning" | "mcp_call" | "mcp_approval_request":
+            found.history.heard("", "")
+        case "item_reference":
             raise unsupported(where, KEPT)
         case _:
             raise unsupported(where, "Items of this type are not supported.")
 
 
 def _read_message(found: Input, item: Json, where: str) -> None:
-    _check_fields(item, where, {"role", "content", "id", "status"})
+    _check_fields(item, where, {"role", "content", "id", "status", "phase"})
     match item.get("role"):
         case "user":
-            found.parts += parts_of(item.get("content"), f"{where}.content")
+            _read_user(found, parts_of(item.get("content"), f"{where}.content"))
         case "system" | "developer":
             found.instructions.append(text_in(item.get("content"), f"{where}.content"))
         case "assistant":
-            raise unsupported(where, KEPT)
+            found.answers.clear()
+            found.history.heard("assistant", text_in(item.get("content"), f"{where}.content"))
         case _:
             raise invalid(f"{where}.role", "expected `user`.")
+
+
+def _read_user(found: Input, parts: list[Json]) -> None:
+    """Note a message of the user: messages in a row are one."""
+    history = found.history
+    found.has_both = bool(found.answers) and not history.has_earlier
+    found.answers.clear()
+    if history.lines and history.lines[-1][0] == "user":
+        parts = [*history.users.pop(), *parts]
+        history.lines.pop()
+    history.said(parts)
 
 
 def parts_of(content: Any, where: str) -> list[Json]:
@@ -101,8 +124,8 @@ def _part(one: Any, where: str) -> Json:
         raise invalid(where, "expected an object.")
     part = cast("Json", one)
     match part.get("type"):
-        case "input_text" | "text":
-            _check_fields(part, where, {"type", "text"})
+        case "input_text" | "text" | "output_text":
+            _check_fields(part, where, {"text", "annotations", "logprobs"})
             if not isinstance(part.get("text"), str):
                 raise invalid(f"{where}.text", "expected a string.")
             return _text(part["text"])

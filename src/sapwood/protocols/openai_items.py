@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from sapwood.protocols.openai_ids import item_id
 from sapwood.runs.events.events import Event
 from sapwood.runs.tables.question import Question
 
@@ -136,7 +137,7 @@ class OutputItems:
 
     def new_id(self, kind: str) -> str:
         """Return the id of the next item."""
-        return f"{kind}_{self._prefix}{len(self.items):03d}"
+        return item_id(kind, self._prefix, len(self.items))
 
     # Items.
 
@@ -335,18 +336,20 @@ def items_of_message(parts: list[Json], prefix: str, label: str, functions: Coll
     """Return the items of a message whose chunks are gone."""
     found: list[Json] = []
     for at, part in enumerate(parts):
-        id, kind = f"{prefix}{at:03d}", str(part["type"])
+        kind = str(part["type"])
         if kind == "text" and part["text"]:
-            found.append(message(f"msg_{id}", part["text"]))
+            found.append(message(item_id("msg", prefix, at), part["text"]))
         elif kind.startswith("tool-") and not (name := kind.removeprefix("tool-")).startswith(OUTPUT_TOOL):
             arguments = json_text(part.get("input"))
             if name in functions:
-                found.append(function_call(f"fc_{id}", part["toolCallId"], name, arguments))
+                found.append(function_call(item_id("fc", prefix, at), part["toolCallId"], name, arguments))
             else:
                 error = part.get("errorText")
                 output = None if "output" not in part else json_text(part["output"])
                 about = {"server_label": label, "name": name, "arguments": arguments, "output": output, "error": error}
-                found.append({"id": f"mcp_{id}", "type": "mcp_call", **about, "approval_request_id": None})
+                found.append(
+                    {"id": item_id("mcp", prefix, at), "type": "mcp_call", **about, "approval_request_id": None}
+                )
     return found
 
 

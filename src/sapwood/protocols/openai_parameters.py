@@ -168,5 +168,5 @@ def function_tool(tool: Json, where: str) -> Json:
         raise invalid(f"{where}.strict", "expected true or false.")
     if unknown := tool.keys() - {"type", "name", "description", "parameters", "strict"}:
         raise ApiError(f"Unknown parameter: `{where}.{min(unknown)}`.", param=where, code="unknown_parameter")
-    found = {"name": name, "description": about, "parameters": schema}
+    found: Json = {"name": name, "description": about, "parameters": schema}
     return found if strict is None else {**found, "strict": strict}

@@ -17,7 +17,8 @@ from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
 from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
 from sapwood.protocols.openai_formats import check_format
-from sapwood.protocols.openai_ids import AgentId, conversation_id, derived, response_id
+from sapwood.protocols.openai_history import ChatHistory, Placement, placed
+from sapwood.protocols.openai_ids import AgentId, call_id, conversation_id, derived, item_id, read_call_id, response_id
 from sapwood.protocols.openai_items import Json, OutputItems, items_of_message, json_text, message, question_item
 from sapwood.protocols.openai_table import ResponseRow, ResponsesTable
 from sapwood.runs.events.events import ENDS
@@ -54,16 +55,8 @@ class NewTurn:
     hints: Json
     settings: Json
     instructions: str | None = None
-    message: str | None = None
-    """The id of the user's message; `None` for a new one."""
-    metadata: Json | None = None
-    """The metadata of the user's message."""
-    regenerate: bool = False
-
-    @classmethod
-    def of(cls, asked: CreateRequest) -> NewTurn:
-        """Return what a request for a response asks."""
-        return cls(asked.input.parts, asked.tools, asked.hints, asked.settings, asked.instructions)
+    place: Placement | None = None
+    """Where the message belongs; `None` means at the end."""
 
 
 class Responses:
@@ -88,7 +81,10 @@ class Responses:
         if row is not None:
             return row
         self._check_place(asked)
-        return await self.begin(NewTurn.of(asked), id, asked.digest, self._repeated(asked))
+        new = self._new_turn(asked)
+        if isinstance(new, ResponseRow):
+            return new
+        return await self.begin(new, id, asked.digest, self._repeated(asked))
 
     def id_for(self, key: str | None) -> str:
         """Return the id of a new response. A repeated request with a key has the same one."""
@@ -102,6 +98,24 @@ class Responses:
             raise ApiError(text, param="Idempotency-Key", code="idempotency_key_reused", status=409)
         return row
 
+    def _new_turn(self, asked: CreateRequest) -> NewTurn | ResponseRow:
+        history = asked.input.history
+        if asked.previous is not None or asked.conversation is not None or not history.has_earlier:
+            parts, place = history.users[-1], None
+        else:
+            place = self.placed(history, resends=True)
+            if isinstance(place, ResponseRow):
+                return place
+            parts = history.last(with_earlier=place.with_earlier)
+        return NewTurn(parts, asked.tools, asked.hints, asked.settings, asked.instructions, place)
+
+    def placed(self, history: ChatHistory, *, resends: bool) -> Placement | ResponseRow:
+        """Return where the last message of a history belongs. If it is being answered, return its response."""
+        stored = [one for one in self._exchange.messages() if one["role"] == "user"]
+        place = placed(history, stored, resends=resends)
+        row = self._current() if place.is_known and place.is_last else None
+        return place if row is None else row
+
     async def begin(self, new: NewTurn, id: str, digest: str, repeated: Json) -> ResponseRow:
         """Start a turn and its response, in one commit."""
         if (new.settings or new.instructions) and not self._exchange.asks_model:
@@ -114,13 +128,14 @@ class Responses:
                 "developer message either.",
             )
         turn = f"{TURN}{id}"
-        said = {"id": new.message or f"msg-{id}", "role": "user", "parts": new.parts, "metadata": new.metadata}
+        place = new.place or Placement("")
+        said = {"id": place.message or f"msg-{id}", "role": "user", "parts": new.parts}
         await self._exchange.begin(
             turn,
-            [{name: one for name, one in said.items() if one}],
+            [said if new.place is None else {**said, "metadata": place.metadata}],
             client_tools=new.tools,
             body={"openai": {"model": self._model, **new.hints}},
-            regenerate=new.regenerate,
+            regenerate=place.is_known,
             settings=new.settings,
             instructions=new.instructions,
         )
@@ -152,7 +167,8 @@ class Responses:
             raise no_conversation(conversation_id(self._exchange.address))
 
     def _previous(self, asked: CreateRequest) -> ResponseRow:
-        row = self._table.last() if asked.previous is None else self._table.get(asked.previous.tail)
+        named = asked.previous or asked.called
+        row = self._table.last() if named is None else self._table.get(named.tail)
         if row is None or row.user != self._user or self._exchange.turn(row.turn) is None:
             raise no_previous(asked.previous_id or "")
         return row
@@ -160,23 +176,24 @@ class Responses:
     async def continued(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
         """Give the answers, and return the response to what follows."""
         before, is_new = self._previous(asked), row is None
+        answers = [(self._called(name), answer, where) for name, answer, where in asked.input.answers]
         questions = {one.full_id: one for one in await self._exchange.questions()}
-        for name, _, _ in asked.input.answers:  # a function whose turn still waits for others
+        for name, _, _ in answers:  # a function whose turn still waits for others
             if (own := self._exchange.question(name)) is not None:
                 questions.setdefault(name, own)
         if row is None:
-            _check_answers(asked, questions)
+            _check_answers(answers, questions)
             row = self._next(asked, id, await self._settled(self._table.last_of(before.turn) or before))
         taken = 0
         try:
-            for name, answer, where in asked.input.answers:
+            for name, answer, where in answers:
                 if (question := questions.get(name)) is not None:
                     taken += await self._exchange.answer(name, _fitted(answer, question, where))
         finally:
             if is_new and not taken:
                 self._table.forget(id)
         if is_new and not taken:
-            name, _, where = asked.input.answers[0]
+            name, _, where = answers[0]
             raise _not_open(name, where)
         return row
 
@@ -205,17 +222,18 @@ class Responses:
 
     # Looking.
 
-    def current(self) -> ResponseRow | None:
+    def _current(self) -> ResponseRow | None:
         """Return the user's newest response of the turn that runs; `None` if none runs."""
         turn = self._exchange.current()
         row = None if turn is None or turn.status != "running" else self._table.last_of(turn.id)
         return None if row is None or row.user != self._user else row
 
-    def call_at(self, id: str, place: int) -> str | None:
-        """Return the id of the tool call at a place in the output of a response; `None` if there is none."""
-        row = self._table.get(id)
+    def _called(self, id: str) -> str:
+        """Return the id of the question that the id of a tool call, as clients see it, stands for."""
+        found = read_call_id(id)
+        row = None if found is None else self._table.get(found[0].tail)
         output: list[Json] = [] if row is None or not row.is_over else row.outcome()["output"]
-        return output[place].get("call_id") if place < len(output) else None
+        return next((one["call_id"] for one in output if found is not None and one["id"] == f"fc_{found[1]}"), id)
 
     def row(self, id: str, shown: str) -> ResponseRow:
         """Return a response of the user's."""
@@ -285,7 +303,7 @@ class Responses:
             "completed_at": int(row.ended_at) if status == "completed" and row.ended_at is not None else None,
             "status": status,
             "model": self._model,
-            "output": list(output),
+            "output": [self._told_item(item) for item in output],
             "error": error,
             "incomplete_details": None,
             "conversation": {"id": conversation_id(self._exchange.address)},
@@ -313,7 +331,14 @@ class Responses:
                 if event is None:
                     yield None
                 elif (number := number + 1) > after:
-                    yield {**event, "sequence_number": number}
+                    item = {"item": self._told_item(event["item"])} if "item" in event else {}
+                    yield {**event, **item, "sequence_number": number}
+
+    def _told_item(self, item: Json) -> Json:
+        """Return an item as clients see it: the id of a tool call names its agent."""
+        if item["type"] != "function_call":
+            return item
+        return {**item, "call_id": call_id(self._exchange.address, item["id"])}
 
     async def _told(self, row: ResponseRow) -> AsyncGenerator[Json | None, None]:
         begun = self._response(row, status="in_progress")
@@ -388,10 +413,10 @@ class Responses:
         output = self._output_of_message(row) if items is None else items.output()
         count = 0 if items is None else len(items.items)
         if status == "completed" and _adds(turn.output, output):
-            output.append(message(f"msg_{row.id}{count:03d}", json_text(turn.output)))
+            output.append(message(item_id("msg", row.id, count), json_text(turn.output)))
         for question in questions:
             if question.path or items is None or not items.calls(question.id):
-                output.append(question_item(f"fc_{row.id}{count + len(output):03d}", question, label))
+                output.append(question_item(item_id("fc", row.id, count + len(output)), question, label))
         return self._table.end(
             row.id,
             last,
@@ -416,10 +441,10 @@ class Responses:
         return turn
 
 
-def _check_answers(asked: CreateRequest, questions: dict[str, Question]) -> None:
+def _check_answers(answers: Sequence[tuple[str, Answer, str]], questions: dict[str, Question]) -> None:
     """Refuse answers to what is not asked, before one of them is given."""
     seen: set[str] = set()
-    for name, answer, where in asked.input.answers:
+    for name, answer, where in answers:
         question = questions.get(name)
         if question is None or name in seen:
             raise _not_open(name, where)
