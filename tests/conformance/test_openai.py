@@ -404,6 +404,14 @@ async def test_a_response_belongs_to_its_user_and_refusals_have_the_form_of_the_
             "previous_response_not_found"
         )
         assert (await error_of(404, {**said, "conversation": first["conversation"]}, BOB))[1] == "not_found"
+        call_id = f"call_{first['id'][5:]}0000"
+        stolen = [
+            {"role": "user", "content": "hi"},
+            {"type": "function_call", "call_id": call_id, "name": "x", "arguments": "{}"},
+            {"type": "message", "role": "assistant", "content": "well"},
+            {"role": "user", "content": "more"},
+        ]
+        assert (await error_of(404, {**said, "input": stolen}, BOB))[1] == "not_found"
         for _ in range(2):
             assert (await post(one, "/v1/responses", said, **ANN)).status == 200
         kind, code, headers = await error_of(429)

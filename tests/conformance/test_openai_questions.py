@@ -230,3 +230,47 @@ async def test_a_new_message_ends_what_waits_and_cancel_does_so_too() -> None:
         assert (await post(one, f"{path}/cancel", {})).json() == third
         late = {"model": "open-ai-looker", "previous_response_id": third["id"], "input": [output_of("c2", "a tree")]}
         assert (await refused(one, **late))[1] == "no_tool_call_found"
+
+
+async def test_a_framework_that_sends_the_whole_input_each_time_is_served_by_the_ids_of_its_tool_calls() -> None:
+    OpenAiLooker.model = ScriptedModel(call("look", id="c1"), text("a tree"), text("bye"), each=True)
+    async with openai() as one:
+        said: dict[str, Any] = {"model": "open-ai-looker", "tools": [LOOK]}
+        items: list[Any] = [{"role": "user", "content": "what is there?"}]
+        first = await create(one, **said, input=items)
+        (function,) = first["output"]
+        items += [function, output_of(function["call_id"], "a tree")]
+        second = await create(one, **said, input=items)
+        assert (text_of(second), second["conversation"]) == ("a tree", first["conversation"])
+        items += [*second["output"], {"role": "user", "content": "thanks"}]
+        third = await create(one, **said, input=items)
+        assert (text_of(third), third["conversation"]) == ("bye", first["conversation"])
+        assert len(OpenAiLooker.model.asked[-1]) == 5
+        assert (await refused(one, **said, input=items, conversation=first["conversation"]))[1:] == (
+            "unsupported_parameter",
+            "input",
+        )
+        items[0] = {"role": "user", "content": "something else"}
+        assert (await refused(one, **said, input=items))[:2] == (409, "history_mismatch")
+
+        OpenAiLooker.model = ScriptedModel(text("well"))
+        plain = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
+        alone = await create(one, model="open-ai-looker", input=plain)
+        assert alone["conversation"] != first["conversation"]
+        prompt = OpenAiLooker.model.asked[-1][-1].parts[0].content
+        assert prompt == "[Earlier in this conversation]\n\nUser: a\n\nAssistant: b\n\n[Now]\n\nc"
+
+
+async def test_two_clients_that_answer_at_once_continue_the_turn_once() -> None:
+    OpenAiLooker.model = ScriptedModel(call("look", id="c1"), text("a tree"), each=True)
+    async with openai() as one:
+        first = await create(one, model="open-ai-looker", input="what is there?", tools=[LOOK])
+        said: dict[str, Any] = {"model": "open-ai-looker", "previous_response_id": first["id"]}
+        said["input"] = [output_of(first["output"][0]["call_id"], "a tree")]
+        answers = await asyncio.gather(*(post(one, "/v1/responses", said) for _ in range(5)))
+        assert sorted(answer.status for answer in answers) == [200, 400, 400, 400, 400]
+        assert len(OpenAiLooker.model.asked) == 2

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from openai import APIConnectionError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from tests.e2e.command import PATIENCE, Server
 from tests.ports import free_port
 
@@ -288,3 +291,22 @@ def test_the_sequence_of_open_webui_across_a_kill(tmp_path: Path) -> None:
         with pytest.raises(APIStatusError) as refused:
             chat(("user", "hi"), ("assistant", answer), ("user", "other"), ("assistant", "x"), ("user", "end"))
         assert (refused.value.status_code, refused.value.code) == (409, "history_mismatch")
+
+
+@pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
+def test_an_agent_framework_with_tools_of_its_own(tmp_path: Path, kind: Any) -> None:
+    asked: list[str] = []
+
+    def get_time(zone: str) -> str:
+        """Tell the time."""
+        asked.append(zone)
+        return "12:00"
+
+    with site(tmp_path) as one:
+        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{one.server.port}/v1", api_key=KEY)
+        looker = PydanticAgent(kind("looker", provider=provider), tools=[get_time])
+        assert looker.run_sync("what time?").output == "it is noon"
+        assert asked == ["here"]
+        writer = PydanticAgent(kind("writer", provider=provider))
+        history = writer.run_sync("tell").all_messages()
+        assert len(writer.run_sync("more", message_history=history).output.split()) == WORDS

@@ -42,7 +42,7 @@ class Completions:
         known = self._responses.known(id, asked.digest)
         check_format(asked.format, self._exchange.output_type, "response_format")
         if asked.history.answers:
-            return await self._responses.continued(self._answers(asked), id, known)
+            return await self._responses.continued(self._answers(asked), id)
         if known is not None:
             return known
         new = self._placed(asked, resends=resends)
@@ -80,7 +80,7 @@ class Completions:
         )
 
     def _placed(self, asked: ChatRequest, *, resends: bool) -> NewTurn | ResponseRow:
-        place = self._responses.placed(asked.history, resends=resends)
+        place = self._responses.placed(asked.history, asked.called, resends=resends)
         if isinstance(place, ResponseRow):
             return place
         instructions = "\n\n".join(asked.history.instructions) or None

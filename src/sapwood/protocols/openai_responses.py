@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sapwood.chat.store.turns import Turn
-from sapwood.errors import OverLimit
 from sapwood.kernel.marshal.call import id_of
-from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.exchange import Exchange
+from sapwood.protocols.openai_answers import check_answers, fitted, not_open
 from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
 from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
 from sapwood.protocols.openai_formats import check_format
 from sapwood.protocols.openai_history import ChatHistory, Placement, placed
 from sapwood.protocols.openai_ids import AgentId, call_id, conversation_id, derived, item_id, read_call_id, response_id
 from sapwood.protocols.openai_items import Json, OutputItems, items_of_message, json_text, message, question_item
+from sapwood.protocols.openai_outcomes import adds, error_of, usage_of
 from sapwood.protocols.openai_table import ResponseRow, ResponsesTable
 from sapwood.runs.events.events import ENDS
-from sapwood.runs.tables.question import Answer, Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +76,7 @@ class Responses:
         row = self.known(id, asked.digest)
         check_format(asked.format, self._exchange.output_type, "text.format")
         if asked.input.answers:
-            return await self.continued(asked, id, row)
+            return await self.continued(asked, id)
         if row is not None:
             return row
         self._check_place(asked)
@@ -103,14 +102,19 @@ class Responses:
         if asked.previous is not None or asked.conversation is not None or not history.has_earlier:
             parts, place = history.users[-1], None
         else:
-            place = self.placed(history, resends=True)
+            place = self.placed(history, asked.called, resends=True)
             if isinstance(place, ResponseRow):
                 return place
             parts = history.last(with_earlier=place.with_earlier)
         return NewTurn(parts, asked.tools, asked.hints, asked.settings, asked.instructions, place)
 
-    def placed(self, history: ChatHistory, *, resends: bool) -> Placement | ResponseRow:
-        """Return where the last message of a history belongs. If it is being answered, return its response."""
+    def placed(self, history: ChatHistory, called: AgentId | None, *, resends: bool) -> Placement | ResponseRow:
+        """Return where the last message of a history belongs. If it is being answered, return its response.
+
+        `called` is the response by whose tool call the agent was found: it must be one of the user's.
+        """
+        if called is not None:
+            self.row(called.tail, response_id(self._exchange.address, called.tail))
         stored = [one for one in self._exchange.messages() if one["role"] == "user"]
         place = placed(history, stored, resends=resends)
         row = self._current() if place.is_known and place.is_last else None
@@ -173,8 +177,12 @@ class Responses:
             raise no_previous(asked.previous_id or "")
         return row
 
-    async def continued(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
-        """Give the answers, and return the response to what follows."""
+    async def continued(self, asked: CreateRequest, id: str) -> ResponseRow:
+        """Give the answers, and return the response to what follows. One request after the other does so."""
+        async with self._table.continuing:
+            return await self._answered(asked, id, self.known(id, asked.digest))
+
+    async def _answered(self, asked: CreateRequest, id: str, row: ResponseRow | None) -> ResponseRow:
         before, is_new = self._previous(asked), row is None
         answers = [(self._called(name), answer, where) for name, answer, where in asked.input.answers]
         questions = {one.full_id: one for one in await self._exchange.questions()}
@@ -182,19 +190,19 @@ class Responses:
             if (own := self._exchange.question(name)) is not None:
                 questions.setdefault(name, own)
         if row is None:
-            _check_answers(answers, questions)
+            check_answers(answers, questions)
             row = self._next(asked, id, await self._settled(self._table.last_of(before.turn) or before))
         taken = 0
         try:
             for name, answer, where in answers:
                 if (question := questions.get(name)) is not None:
-                    taken += await self._exchange.answer(name, _fitted(answer, question, where))
+                    taken += await self._exchange.answer(name, fitted(answer, question, where))
         finally:
             if is_new and not taken:
                 self._table.forget(id)
         if is_new and not taken:
             name, _, where = answers[0]
-            raise _not_open(name, where)
+            raise not_open(name, where)
         return row
 
     def _next(self, asked: CreateRequest, id: str, before: ResponseRow) -> ResponseRow:
@@ -412,7 +420,7 @@ class Responses:
         questions = await self._exchange.questions() if is_open else []
         output = self._output_of_message(row) if items is None else items.output()
         count = 0 if items is None else len(items.items)
-        if status == "completed" and _adds(turn.output, output):
+        if status == "completed" and adds(turn.output, output):
             output.append(message(item_id("msg", row.id, count), json_text(turn.output)))
         for question in questions:
             if question.path or items is None or not items.calls(question.id):
@@ -423,8 +431,8 @@ class Responses:
             {
                 "status": "completed" if is_open else status,
                 "output": [] if turn.reason == CLEARED else output,
-                "usage": _usage(turn, msgspec.json.decode(row.spent)),
-                "error": _error(turn),
+                "usage": usage_of(turn, msgspec.json.decode(row.spent)),
+                "error": error_of(turn),
             },
         )
 
@@ -439,67 +447,3 @@ class Responses:
         if turn is None:
             raise no_response(response_id(self._exchange.address, row.id))
         return turn
-
-
-def _check_answers(answers: Sequence[tuple[str, Answer, str]], questions: dict[str, Question]) -> None:
-    """Refuse answers to what is not asked, before one of them is given."""
-    seen: set[str] = set()
-    for name, answer, where in answers:
-        question = questions.get(name)
-        if question is None or name in seen:
-            raise _not_open(name, where)
-        seen.add(name)
-        if (question.kind == "approval") != (answer.kind in ("approved", "denied")):
-            kind = "mcp_approval_response" if question.kind == "approval" else "function_call_output"
-            raise invalid(where, f"this call is answered by an item of the type {kind}.")
-        _fitted(answer, question, where)
-
-
-def _not_open(name: str, where: str) -> ApiError:
-    text = f"No tool call waits for `{name[:80]}`. It was answered before, or does not exist."
-    return ApiError(text, param=where, code="no_tool_call_found")
-
-
-def _fitted(answer: Answer, question: Question, where: str) -> Answer:
-    """Return an answer as the question expects it: that of a form is JSON."""
-    if not question.is_from_code or answer.kind == "denied":
-        return answer
-    value = answer.value
-    if question.kind == "form":
-        try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
-            raise invalid(f"{where}.output", f"expected JSON that fits the schema: {error}.") from None
-    if (wrong := question.problem_of(value)) is not None:
-        raise invalid(f"{where}.output", wrong)
-    return Answer("done", value)
-
-
-def _adds(value: Any, output: Sequence[Json]) -> bool:
-    """Return whether the output of a turn is not what it has said."""
-    if isinstance(value, str):
-        return bool(value) and all(item["type"] != "message" for item in output)
-    return value is not None
-
-
-def _usage(turn: Turn[Any], before: Json) -> Json:
-    """Return the tokens that a turn has used since something else had been used."""
-
-    def total(name: str) -> int:
-        return sum(int(one[name]) for one in turn.usage.values()) - sum(int(one[name]) for one in before.values())
-
-    read, written = total("input_tokens"), total("output_tokens")
-    return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
-    }
-
-
-def _error(turn: Turn[Any]) -> Json | None:
-    if turn.status != "failed":
-        return None
-    code = "rate_limit_exceeded" if turn.reason == OverLimit.code else "server_error"
-    return {"code": code, "message": for_clients(turn.error) or "The response failed."}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,6 +52,8 @@ class ResponsesTable:
     def __init__(self, actor: Actor) -> None:
         self._db = actor.database
         self._clock = actor.host.clock
+        self.continuing = asyncio.Lock()
+        """Held by the request that gives answers: the next one finds the response that follows them."""
 
     def get(self, id: str) -> ResponseRow | None:
         """Return a response by the last part of its id."""
