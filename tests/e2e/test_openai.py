@@ -14,7 +14,7 @@ from openai import APIConnectionError, APIStatusError, AuthenticationError, BadR
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from tests.e2e.command import PATIENCE, Server
+from tests.e2e.command import PATIENCE, Server, serving
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -310,3 +310,17 @@ def test_an_agent_framework_with_tools_of_its_own(tmp_path: Path, kind: Any) -> 
         writer = PydanticAgent(kind("writer", provider=provider))
         history = writer.run_sync("tell").all_messages()
         assert len(writer.run_sync("more", message_history=history).output.split()) == WORDS
+
+
+def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with serving(tmp_path, "serve", "app:app", "--workers", "2") as server:
+        client = OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE)
+        made = [
+            client.responses.create(model="writer", input="tell", background=True, conversation=f"c{n}")
+            for n in range(4)
+        ]
+        ended = [followed(client, one.id) for one in made]
+        assert [len(one.output_text.split()) for one in ended] == [WORDS] * 4
+        with pytest.raises(NotFoundError):
+            client.responses.retrieve(made[0].id[:-1] + "x")
