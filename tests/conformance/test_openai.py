@@ -14,8 +14,11 @@ from openai.lib._pydantic import to_strict_json_schema
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.conformance.drivers import running
 from tests.conformance.openai_client import Stream, create, post, refused, said, text_of
+from tests.conformance.runtimes import serve
 from tests.conformance.served import Served, served
+from tests.conformance.serving import serving
 from tests.machine import patience
 
 from sapwood import App, ChatAgent, tool
@@ -418,6 +421,21 @@ async def test_a_response_belongs_to_its_user_and_refusals_have_the_form_of_the_
         assert (kind, code) == ("rate_limit_error", "rate_limit_exceeded")
         assert int(headers["retry-after"]) > 0
         assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_an_app_below_a_path_answers_there() -> None:
+    OpenAiTeller.model = ScriptedModel(text("well"))
+    app = App(agents=[OpenAiTeller], protocols=[OpenAi()])
+    async with asyncio.timeout(patience()), running(app) as world:
+
+        async def mounted(scope: Any, receive: Any, send: Any) -> None:
+            await serve(world, {**scope, "root_path": "/ai"}, receive, send)
+
+        async with serving(mounted, world) as site:
+            body = json.dumps({"model": "open-ai-teller", "input": "hi"}).encode()
+            answer = await site.http("/ai/v1/responses", method="POST", body=body)
+            assert answer.status == 200, answer.text
+            assert (await site.http(f"/ai/v1/responses/{answer.json()['id']}")).json() == answer.json()
 
 
 def test_what_is_published_must_be_a_chat_agent() -> None:

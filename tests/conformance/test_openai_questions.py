@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from tests.conformance.openai_client import Stream, create, post, refused, text_of
 from tests.conformance.served import Served, served
+from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import App, ChatAgent, agent_tool, tool
@@ -33,6 +34,18 @@ class OpenAiLooker(ChatAgent):
         """Count."""
         self.counted.append("once")
         return "one"
+
+
+class OpenAiBusy(ChatAgent):
+    """Works while the client executes its function."""
+
+    go: ClassVar[asyncio.Event]
+
+    @tool
+    async def work(self) -> str:
+        """Work."""
+        await self.go.wait()
+        return "done"
 
 
 class OpenAiClerk(ChatAgent):
@@ -79,7 +92,7 @@ class OpenAiSurvey(ChatAgent):
 
 @asynccontextmanager
 async def openai() -> AsyncGenerator[Served, None]:
-    app = App(agents=[OpenAiLooker, OpenAiClerk, OpenAiOffice, OpenAiSurvey], protocols=[OpenAi()])
+    app = App(agents=[OpenAiLooker, OpenAiBusy, OpenAiClerk, OpenAiOffice, OpenAiSurvey], protocols=[OpenAi()])
     OpenAiLooker.counted.clear()
     OpenAiClerk.paid.clear()
     async with asyncio.timeout(patience()), served(app) as one:
@@ -274,3 +287,21 @@ async def test_two_clients_that_answer_at_once_continue_the_turn_once() -> None:
         answers = await asyncio.gather(*(post(one, "/v1/responses", said) for _ in range(5)))
         assert sorted(answer.status for answer in answers) == [200, 400, 400, 400, 400]
         assert len(OpenAiLooker.model.asked) == 2
+
+
+async def test_an_answer_before_the_response_has_ended_is_refused_and_taken_afterwards() -> None:
+    OpenAiBusy.go = asyncio.Event()
+    OpenAiBusy.model = ScriptedModel(calls(call("look", id="c1"), call("work", id="c2")), text("both"), each=True)
+    async with openai() as one:
+        said: dict[str, Any] = {"model": "open-ai-busy", "tools": [LOOK]}
+        stream = Stream(one, "/v1/responses", {**said, "input": "go", "stream": True})
+        await until(lambda: any("arguments.done" in name for name in stream.names))
+        made = [event["item"] for event in stream.events if event["type"] == "response.output_item.added"]
+        answer = {
+            "previous_response_id": stream.events[0]["response"]["id"],
+            "input": [output_of(made[0]["call_id"], "a tree")],
+        }
+        assert (await refused(one, **said, **answer))[:2] == (409, "response_not_ended")
+        OpenAiBusy.go.set()
+        await stream.over()
+        assert text_of(await create(one, **said, **answer)) == "both"

@@ -31,6 +31,12 @@ def not_open(name: str, where: str) -> ApiError:
     return ApiError(text, param=where, code="no_tool_call_found")
 
 
+def not_ended() -> ApiError:
+    """Return the refusal of an answer to a part of what a response will ask."""
+    text = "The response that asks has not ended. Wait for its end, and answer then."
+    return ApiError(text, param="previous_response_id", code="response_not_ended", status=409)
+
+
 def fitted(answer: Answer, question: Question, where: str) -> Answer:
     """Return an answer as the question expects it: that of a form is JSON."""
     if not question.is_from_code or answer.kind == "denied":

@@ -21,6 +21,7 @@ from sapwood.protocols.openai_errors import ApiError, error_body, invalid, json_
 from sapwood.protocols.openai_ids import AgentId, derived, read_response_id
 from sapwood.protocols.openai_parameters import Json, read_body
 from sapwood.protocols.openai_responses import Responses
+from sapwood.wire.routing import relative
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -70,7 +71,8 @@ class OpenAi(Adapter):
             return error.response()
 
     async def _located(self, request: Request, models: Mapping[str, type[Agent[Any]]]) -> Place | Response:
-        path, method = request.scope["path"].rstrip("/"), request.method
+        scope, method = request.scope, request.method
+        path = relative(scope["path"], scope.get("root_path", "")).rstrip("/")
         if path == MODELS or path.startswith(f"{MODELS}/"):
             _check_method(method, "GET")
             return _listed(models, path.removeprefix(MODELS).removeprefix("/"))

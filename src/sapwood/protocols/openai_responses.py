@@ -12,7 +12,7 @@ import msgspec
 from sapwood.chat.store.turns import Turn
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.openai_answers import check_answers, fitted, not_open
+from sapwood.protocols.openai_answers import check_answers, fitted, not_ended, not_open
 from sapwood.protocols.openai_create import CreateRequest, no_conversation, no_previous, no_response
 from sapwood.protocols.openai_errors import ApiError, invalid, unsupported
 from sapwood.protocols.openai_formats import check_format
@@ -191,7 +191,10 @@ class Responses:
                 questions.setdefault(name, own)
         if row is None:
             check_answers(answers, questions)
-            row = self._next(asked, id, await self._settled(self._table.last_of(before.turn) or before))
+            before = await self._settled(self._table.last_of(before.turn) or before)
+            if not before.is_over:
+                raise not_ended()
+            row = self._next(asked, id, before)
         taken = 0
         try:
             for name, answer, where in answers:
@@ -240,7 +243,11 @@ class Responses:
         """Return the id of the question that the id of a tool call, as clients see it, stands for."""
         found = read_call_id(id)
         row = None if found is None else self._table.get(found[0].tail)
-        output: list[Json] = [] if row is None or not row.is_over else row.outcome()["output"]
+        if row is None:
+            return id
+        if not row.is_over and row.user == self._user:
+            raise not_ended()
+        output: list[Json] = row.outcome().get("output", [])
         return next((one["call_id"] for one in output if found is not None and one["id"] == f"fc_{found[1]}"), id)
 
     def row(self, id: str, shown: str) -> ResponseRow:
