@@ -65,7 +65,7 @@ class Completions:
             model=asked.model,
             input=Input(answers=answers),
             tools=asked.tools,
-            conversation=None,
+            conversation=asked.conversation,
             previous=None,
             previous_id=None,
             called=asked.called,

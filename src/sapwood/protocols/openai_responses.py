@@ -171,9 +171,14 @@ class Responses:
             raise no_conversation(conversation_id(self._exchange.address))
 
     def _previous(self, asked: CreateRequest) -> ResponseRow:
+        """Return the response that a request continues: the user's own, or the last one of a named conversation."""
         named = asked.previous or asked.called
         row = self._table.last() if named is None else self._table.get(named.tail)
-        if row is None or row.user != self._user or self._exchange.turn(row.turn) is None:
+        if named is None and asked.conversation is not None:
+            self.check_conversation(asked.conversation)
+        elif row is not None and row.user != self._user:
+            row = None
+        if row is None or self._exchange.turn(row.turn) is None:
             raise no_previous(asked.previous_id or "")
         return row
 
