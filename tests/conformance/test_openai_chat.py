@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.conformance.openai_client import Stream, post
+from tests.conformance.openai_client import Stream, post, text_of
+from tests.conformance.openai_client import said as said_by
 from tests.conformance.served import Served, served
+from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import App, ChatAgent, tool
@@ -231,3 +233,41 @@ async def test_a_completion_that_fails_is_an_error() -> None:
         assert "secret" not in answer.text
         body = {"model": "open-ai-chatter", "messages": [user("hi")], "stream": True}
         assert (await Stream(one, PATH, body).over())[-1]["error"]["type"] == "server_error"
+
+
+async def test_words_that_are_said_again_end_a_completion_and_are_incomplete_in_a_response() -> None:
+    OpenAiChatter.model = ScriptedModel(text("once upon", gate=asyncio.Event()), text("there was"))
+    async with openai() as one:
+        said = {"model": "open-ai-chatter", "stream": True, "conversation": "ann"}
+        chatting = Stream(one, PATH, {**said, "messages": [user("tell")]})
+        await until(lambda: any("once" in str(chunk) for chunk in chatting.events))
+        while len(OpenAiChatter.model.asked) == 1:
+            await one.world.clock.advance(601)
+            await asyncio.sleep(0.01)
+        chunks = await chatting.over()
+        assert (chunks[-1]["error"]["code"], chunks[-1]["error"]["type"]) == ("answer_interrupted", "server_error")
+
+        OpenAiChatter.model = ScriptedModel(text("once upon", gate=asyncio.Event()), text("there was"))
+        responding = Stream(one, "/v1/responses", {**said, "input": "tell"})
+        await responding.until_said("once")
+        while len(OpenAiChatter.model.asked) == 1:
+            await one.world.clock.advance(601)
+            await asyncio.sleep(0.01)
+        events = await responding.over()
+        assert said_by(events) == text_of(events[-1]["response"]) == "there was"
+        id = events[-1]["response"]["id"]
+        assert await Stream(one, f"/v1/responses/{id}?stream=true").over() == events
+
+
+async def test_two_clients_that_send_the_same_history_at_once_join_one_turn() -> None:
+    gate = asyncio.Event()
+    OpenAiChatter.model = ScriptedModel(text("once upon", gate=gate))
+    async with openai() as one:
+        body = {"model": "open-ai-chatter", "messages": [user("tell")], "stream": True}
+        streams = [Stream(one, PATH, body, **CHAT)]
+        await until(lambda: any("once" in str(chunk) for chunk in streams[0].events))
+        streams.append(Stream(one, PATH, body, **CHAT))
+        await until(lambda: any("once" in str(chunk) for chunk in streams[1].events))
+        gate.set()
+        assert await streams[0].over() == await streams[1].over()
+        assert len(OpenAiChatter.model.asked) == 1
