@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import APIConnectionError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 from pydantic_ai import Agent as PydanticAgent
@@ -324,3 +326,32 @@ def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) 
         assert [len(one.output_text.split()) for one in ended] == [WORDS] * 4
         with pytest.raises(NotFoundError):
             client.responses.retrieve(made[0].id[:-1] + "x")
+
+
+def test_a_stream_that_is_cut_by_three_kills_is_whole_in_the_end(tmp_path: Path) -> None:
+    with site(tmp_path) as one:
+        client = one.client()
+        begun = client.responses.create(model="writer", input="tell", background=True)
+        heard: list[Any] = []
+        for kills in range(4):
+            after = heard[-1].sequence_number if heard else None
+            number = -1 if after is None else after
+            said = 0
+            with contextlib.suppress(APIConnectionError, httpx.HTTPError):
+                stream = (
+                    client.responses.retrieve(begun.id, stream=True)
+                    if after is None
+                    else client.responses.retrieve(begun.id, stream=True, starting_after=after)
+                )
+                for event in stream:
+                    assert event.sequence_number == number + 1
+                    number = event.sequence_number
+                    heard.append(event)
+                    said += event.type == "response.output_text.delta"
+                    if said == 3 and kills < 3:
+                        one.kill()
+            if kills < 3:
+                one.start()
+        whole = list(client.responses.retrieve(begun.id, stream=True))
+        assert [event.to_json() for event in heard] == [event.to_json() for event in whole]
+        assert len(heard[-1].response.output_text.split()) == WORDS
