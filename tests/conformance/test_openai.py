@@ -423,6 +423,17 @@ async def test_a_response_belongs_to_its_user_and_refusals_have_the_form_of_the_
         assert headers["x-content-type-options"] == "nosniff"
 
 
+async def test_too_many_queued_responses_are_refused_with_429() -> None:
+    OpenAiTeller.model = ScriptedModel(text("once upon", gate=asyncio.Event()))
+    async with openai() as one:
+        said = {"model": "open-ai-teller", "input": "hi", "conversation": "ann", "background": True}
+        statuses: list[int] = []
+        while 429 not in statuses:
+            statuses.append((await post(one, "/v1/responses", said)).status)
+        assert set(statuses[:-1]) == {200}
+        assert (await refused(one, **said))[:2] == (429, "rate_limit_exceeded")
+
+
 async def test_an_app_below_a_path_answers_there() -> None:
     OpenAiTeller.model = ScriptedModel(text("well"))
     app = App(agents=[OpenAiTeller], protocols=[OpenAi()])

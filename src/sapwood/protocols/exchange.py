@@ -140,6 +140,11 @@ class Exchange:
             row = await talk.accept(said, id, None, self.user, {}, replay.total_seconds(), overrides)
         return self._record.shown(row)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many turns are queued that the agent refuses another one."""
+        return len(self._record.turns.queued()) >= self._actor.host.timings.queued_turns
+
     def turn(self, id: str) -> Turn[Any] | None:
         """Return a turn of the agent; `None` if there is none with this id."""
         row = self._record.turns.get(id)

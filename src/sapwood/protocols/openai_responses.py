@@ -131,6 +131,10 @@ class Responses:
                 "The instructions of this model are set on the server, which does not take others. Send no system or "
                 "developer message either.",
             )
+        if self._exchange.is_full:
+            raise ApiError(
+                "Too many responses of this conversation are queued. Retry when some have ended.", status=429
+            )
         turn = f"{TURN}{id}"
         place = new.place or Placement("")
         said = {"id": place.message or f"msg-{id}", "role": "user", "parts": new.parts}
