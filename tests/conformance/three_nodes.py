@@ -318,7 +318,6 @@ class ThreeNodes(World):
                 user_limits=given.user_limits,
                 redact=given.redact,
                 pages=given.pages,
-                protocols=given.protocols,
                 deps=given.deps if not apps or not callable(given.deps) else partial(_as_it_is, apps[0]),
                 driver=driver,
                 settings=settings,

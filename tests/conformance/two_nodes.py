@@ -134,7 +134,6 @@ class TwoNodes(World):
             "user_limits": given.user_limits,
             "redact": given.redact,
             "pages": given.pages,
-            "protocols": given.protocols,
         }
         driver = copy.copy(given.driver)  # before it drives: each process has one of its own
         if isinstance(driver, TemporalDriver):

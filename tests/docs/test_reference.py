@@ -121,9 +121,7 @@ REMOTE_NAMES = [
 ]
 """What `sapwood.remote` exports: the parts of a transport."""
 
-PROTOCOL_NAMES = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]
-PROTOCOL_NAMES = ["Adapter", "AgUi", "Exchange", "Place"]
-PROTOCOL_NAMES = ["Adapter", "Exchange", "OpenAi", "Place"]
+PROTOCOL_NAMES = ["A2a", "A2aMessage", "A2aPart", "Adapter", "AgUi", "Exchange", "Mcp", "OpenAi", "Place"]
 """What `sapwood.protocols` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]

@@ -6,9 +6,6 @@ from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.ag_ui import AgUi
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_server import Mcp
-
-__all__ = ["A2a", "A2aMessage", "A2aPart", "Adapter", "Exchange", "Mcp", "Place"]
-__all__ = ["Adapter", "AgUi", "Exchange", "Place"]
 from sapwood.protocols.openai_api import OpenAi
 
-__all__ = ["Adapter", "Exchange", "OpenAi", "Place"]
+__all__ = ["A2a", "A2aMessage", "A2aPart", "Adapter", "AgUi", "Exchange", "Mcp", "OpenAi", "Place"]

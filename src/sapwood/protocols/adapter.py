@@ -36,11 +36,8 @@ class Adapter:
     """
 
     paths: tuple[str, ...] = ()
-    """The paths below an agent that it answers, such as `/ag-ui`."""
-    roots: tuple[str, ...] = ()
-    paths: ClassVar[tuple[str, ...]] = ()
     """The paths below an agent that it answers, such as `/ag-ui`. With a slash at its end, one means all under it."""
-    roots: ClassVar[tuple[str, ...]] = ()
+    roots: tuple[str, ...] = ()
     """The paths of the server that it answers, with everything below them, such as `/v1`. See `locate`."""
     public: tuple[str, ...] = ()
     """Those of `roots` that clients reach without authentication, such as metadata for clients that sign in."""
@@ -56,6 +53,8 @@ class Adapter:
 
     def challenge(self, request: Request) -> str | None:
         """Return the header `WWW-Authenticate` for a client of `roots` without a valid user. Override it."""
+        return None
+
     def refusal(self, status: int, text: str) -> bytes | None:
         """Return the JSON body of an error that is not its own, for a path in `roots`. `None` sends the text.
 

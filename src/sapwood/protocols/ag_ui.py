@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, OverLimit, Refused
@@ -36,8 +36,8 @@ class AgUi(Adapter):
     a known `runId` is continued, not started again.
     """
 
-    paths: ClassVar = (RUN, CONNECT, CANCEL)
-    roots: ClassVar = (RUN,)
+    paths = (RUN, CONNECT, CANCEL)
+    roots = (RUN,)
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
         """Return the root that is named by the class in the URL and the `threadId` in the body."""

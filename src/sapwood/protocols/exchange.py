@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -15,8 +14,6 @@ import msgspec
 from sapwood.address import Address, PathSegment
 from sapwood.capabilities.connections import ClientHooks, Connection
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
-from sapwood.address import Address
-from sapwood.capabilities.connections import ClientHooks
 from sapwood.capabilities.schedules import Schedules
 from sapwood.capabilities.state import State
 from sapwood.chat.client_protocol import REGENERATE, ClientProtocol
@@ -37,30 +34,27 @@ from sapwood.namespaces.files import AgentFiles
 from sapwood.randomness import new_id
 from sapwood.runs.dispatch.subscription import Subscription
 from sapwood.runs.dispatch.turn_events import TurnEvents
-from sapwood.runs.events.events import ENDS, Event, Feed, turn_event
 from sapwood.runs.events.events import ENDS, Event, Feed, OwnTurn, turn_event
 from sapwood.runs.execution.access_gates import Gates, Path, Shut, refused_to_watch
 from sapwood.runs.execution.contract import CANCELLED, bounded_reason
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.http.events_http import PATH, OpenStreams
 from sapwood.runs.questions.questions import Questions
-from sapwood.runs.tables.executed_runs_table import streamed
-from sapwood.runs.tables.own_questions import OwnQuestions
 from sapwood.runs.tables.executed_runs_table import length, streamed
+from sapwood.runs.tables.own_questions import OwnQuestions
 from sapwood.runs.tables.question import Answer, Question, parse_full_id
 from sapwood.runs.tables.runs_table import RunsTable, failure
-from sapwood.runs.tables.runs_table import failure
 from sapwood.when import After
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-T = TypeVar("T")
-MOST_ITEMS = 10_000
-"""Items of a stream that a call returns as a list."""
 P = TypeVar("P")
+T = TypeVar("T")
 DELETION = "delete after the last request"
 """The key of the schedule that deletes an agent which no client can name."""
+MOST_ITEMS = 10_000
+"""Items of a stream that a call returns as a list."""
 REPLAY = timedelta(hours=1)
 """How long a turn that a protocol has started can be replayed after its end."""
 
@@ -119,13 +113,10 @@ class Exchange:
         settings: Mapping[str, Any] | None = None,
         instructions: str | None = None,
         replay: timedelta = REPLAY,
-        regenerate: bool = False,
     ) -> Turn[Any]:
         """Start a turn under the client's `id`, and return it at once. If there is a turn with this id, return it.
 
         `messages` are in the format of the AI SDK: those that the agent has not stored are new. `client_tools` are
-        the tools that the client executes. `body` is kept with the turn as `Turn.body`. For as long as `replay` after
-        its end, `events` has the whole turn. `regenerate` replaces the answer to the last of the messages.
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. With `regenerate`, the last of
         the messages is answered again. `settings` are fields of the `ModelSettings` of Pydantic AI for this turn, and
         `instructions` follow those of the class. For as long as `replay` after its end, `events` has the whole turn.
@@ -195,13 +186,6 @@ class Exchange:
         """Return the id of the message that a turn writes; empty if it was skipped."""
         return self._row(id).message
 
-    def can_replay(self, id: str) -> bool:
-        """Return whether `events` still has all that a turn has said."""
-        row = self._row(id)
-        if row.is_open:
-            return True
-        return bool(streamed(self._actor.database, row.number, segments=1)) or self.answer_of(id) is None
-
     def cancel(self, id: str, reason: str = CANCELLED) -> bool:
         """Cancel a turn and all runs below it. Returns `False` if it is over."""
         return self._actor.of(Conversation).cancel(id, bounded_reason(reason))
@@ -240,12 +224,11 @@ class Exchange:
         shown = await questions.shown_to(self._request)
         return [replace(one, path=path) for path, one in shown if questions.is_open(path, one)]
 
-    async def answer(self, question: str, answer: Answer, digest: str | None = None) -> bool:
     def question(self, id: str) -> Question | None:
         """Return an open question of the agent itself, even if its turn is still busy; `None` if there is none."""
         return self._actor.of(RunExecutor).question(id)
 
-    async def answer(self, question: str, answer: Answer) -> bool:
+    async def answer(self, question: str, answer: Answer, digest: str | None = None) -> bool:
         """Answer a question by its `full_id`, past every gate on the way. Returns `False` if it is not open.
 
         With a `digest`, only a question that has it is answered. Raises `Refused` if the client may not answer it.
@@ -392,16 +375,6 @@ class Exchange:
             if sort:
                 stored = _with_last_cursor(sorted(stored, key=_at), watch.cursor())
             for one in stored:
-            if row.status not in ("queued", "running"):  # then it is not the turn that the agent's feed has
-            if row.status != "queued" and not self._is_in_feed(id):  # it has ended, or waits, or rests
-                told = [one for one in stored if one.path != self.address.segments or (row.is_open and _is_asked(one))]
-                own = await self._said(row, position)
-                stored = told + own
-                if row.is_open:
-                    watch.begin_turn_after(id, own[-1].seq if own else position)
-                    if not position:
-                        yield OwnTurn(id, row.number, row.created_at).started(self.address.segments)
-            for one in sorted(stored, key=_at):
                 yield one
             if not row.is_open:
                 yield self._end(row)
@@ -425,17 +398,20 @@ class Exchange:
     ) -> list[Event]:
         """Return what is stored of a turn, as far as its reader was not told of it."""
         position, found = watch.position(id), list[Event]()
-        while (event := await anext(events)) is not None:
+        async for event in events:
+            if event is None:
+                break
             if follows.has(event):
                 found.append(event)
-        row, turn = self._row(id), self._actor.of(Feed).turn
-        if turn is None or turn.id != id:  # it does not stream now: its reader has heard nothing of what it said
-            own, said = self.address.segments, await self._said(row, position)
-            if said:
-                watch.begin_turn_after(id, said[-1].seq)
-            found = said + [one for one in found if one.path != own or one.kind in ("waiting", "resumed")]
-            found = _with_last_cursor(found, watch.cursor())
-        return found
+        row = self._row(id)
+        if row.status == "queued" or self._is_in_feed(id):
+            return found
+        # It does not stream now: it has ended, or waits, or rests. Its reader has heard nothing of what it said.
+        own, said = self.address.segments, await self._said(row, position)
+        watch.begin_turn_after(id, said[-1].seq if said else position)
+        start = [OwnTurn(id, row.number, row.created_at).started(own)] if row.is_open and not position else []
+        found = start + said + [one for one in found if one.path != own or _is_asked(one)]
+        return _with_last_cursor(found, watch.cursor())
 
     def _is_in_feed(self, id: str) -> bool:
         turn = self._actor.of(Feed).turn
@@ -477,6 +453,12 @@ class Exchange:
 
 def _as_json(text: bytes | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
+
+
+def _is_asked(event: Event) -> bool:
+    return event.kind in ("waiting", "resumed")
+
+
 class _Admission:
     """Which agents below one agent a client could reach itself."""
 
@@ -499,10 +481,4 @@ def _with_last_cursor(events: Sequence[Event], cursor: str) -> list[Event]:
 
 def _at(event: Event) -> tuple[bool, float]:
     """Return the place of a stored event: who waits is told last, as it is now."""
-    return event.kind in ("waiting", "resumed"), event.at
-def _is_asked(event: Event) -> bool:
-    return event.kind in ("waiting", "resumed")
-
-
-def _at(event: Event) -> float:
-    return event.at
+    return _is_asked(event), event.at

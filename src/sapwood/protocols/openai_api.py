@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -48,8 +48,8 @@ class OpenAi(Adapter):
     instructions and system messages of clients follow those of the class; otherwise they are refused.
     """
 
-    roots: ClassVar[tuple[str, ...]] = (V1,)
-    paths: ClassVar[tuple[str, ...]] = (RESPONSES, f"{RESPONSES}/", COMPLETIONS)
+    roots = (V1,)
+    paths = (RESPONSES, f"{RESPONSES}/", COMPLETIONS)
 
     def __init__(self, models: Mapping[str, type[Agent[Any]]] | None = None, *, instructions: bool = False) -> None:
         self._takes_instructions = instructions
