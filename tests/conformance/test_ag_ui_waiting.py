@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from sapwood.auth import ANY_CLIENT
 from sapwood.chat.store.turn_names import TURN_NAMES
 from sapwood.protocols import AgUi
 from sapwood.protocols.ag_ui_messages import Messages
+from sapwood.runs.http.events_http import OpenStreams
 from sapwood.testing import ScriptedModel, call, calls, text
 
 
@@ -380,3 +382,23 @@ async def test_a_cursor_of_another_agent_is_refused() -> None:
             page = Page(one, url, said("r1", user("u1", "tell")), **{"last-event-id": cursor})
             await page.over()
             assert page.status == 400
+
+
+async def test_a_server_that_stops_says_so_and_the_same_run_goes_on() -> None:
+    gate = asyncio.Event()
+    WaitingTeller.model = ScriptedModel(text("once upon", gate=gate))
+    async with paged(WaitingTeller) as one:
+        url = "/agents/waiting-teller/a/ag-ui"
+        page = Page(one, url, said("r1", user("u1", "tell")))
+        await until(lambda: page.words() == "once")
+        one.world.node.shared(OpenStreams).end()
+        assert (await page.over())[-1]["code"] == "unavailable"
+        gate.set()
+        assert words_of(await whole(one, url, "r1")) == "once upon"
+
+
+async def test_a_body_that_is_too_large_is_refused() -> None:
+    async with paged(WaitingTeller, request_bytes=1000) as one:
+        body = json.dumps(said("r1", user("u1", "x" * 1000))).encode()
+        for path in ("/agents/waiting-teller/a/ag-ui", "/ag-ui/waiting-teller"):
+            assert (await one.site.http(path, method="POST", body=body)).status == 413
