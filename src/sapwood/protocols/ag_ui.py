@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sapwood.address import kebab
 from sapwood.errors import InvalidArguments, OverLimit, Refused
 from sapwood.protocols.adapter import Adapter, Place
@@ -13,6 +15,7 @@ from sapwood.protocols.ag_ui_stream import RunStream, interrupt_id
 from sapwood.protocols.exchange import Exchange
 from sapwood.runs.tables.question import Answer, Question
 from sapwood.wire.events import SSE
+from sapwood.wire.frames import read_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,10 +44,6 @@ class AgUi(Adapter):
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
         """Return the root that is named by the class in the URL and the `threadId` in the body."""
-        import msgspec
-
-        from sapwood.wire.frames import read_json
-
         name, _, rest = request.url.path.removeprefix(f"{RUN}/").partition("/")
         cls = next((one for one in agents if kebab(one.__name__) == name), None)
         if cls is None or rest not in ("", "connect", "cancel"):
@@ -191,7 +190,6 @@ def _refusal(why: str, status: int, **headers: str) -> Response:
 
 
 def _json(body: object, status: int = 200, **headers: str) -> Response:
-    import msgspec
     from starlette.responses import Response
 
     return Response(msgspec.json.encode(body), status, headers=headers, media_type="application/json")

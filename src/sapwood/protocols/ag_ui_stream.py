@@ -73,42 +73,46 @@ class RunStream:
 
     async def _frames(self, turn: str, begin: str | None, last: str | None) -> AsyncGenerator[bytes, None]:
         exchange, after = self._exchange, last or begin
-        projection, messages = await self._standing(turn, after)
-        self._turn, self._projection, self._messages = turn, projection, messages
-        is_over = _is_over(exchange, turn)
-        if last is None:
+        self._turn, self._is_resumed = turn, last is not None
+        self._projection, self._messages = await self._standing(turn, after)
+        if not self._is_resumed:
             yield _sse(self._started())
-            if is_over and not self._is_last(turn):
+            if self._is_past(turn):
                 async for frame in self._caught_up(flat(exchange.messages())):
                     yield _sse(frame)
                 yield _sse(self._result(exchange.turn(turn)))
                 return
-        is_told = last is not None
-        async with aclosing(exchange.events(turn, after=after, sort=last is None)) as events:
-            if not is_told and _has_begun(exchange, turn):
+        async with aclosing(exchange.events(turn, after=after, sort=not self._is_resumed)) as events:
+            async for lines in self._followed(events):
+                yield lines
+
+    async def _followed(self, events: AsyncGenerator[Event | None, None]) -> AsyncGenerator[bytes, None]:
+        exchange, is_told = self._exchange, self._is_resumed
+        if not is_told and _has_begun(exchange, self._turn):
+            is_told = True
+            yield _lines([frame async for frame in self._preamble()], None)
+        async for event in events:
+            frames: list[Frame] = []
+            if event is not None and not is_told:  # a turn that has waited for another
                 is_told = True
-                async for frame in self._preamble():
-                    yield _sse(frame)
-            async for event in events:
-                if event is not None and not is_told:
-                    is_told = True
-                    async for frame in self._preamble():
-                        yield _sse(frame)
-                if event is None:
-                    yield KEEP_ALIVE
-                frames = [] if event is None else [one async for one in self._told(event, is_resumed=last is not None)]
-                frames += [one async for one in self._changed(event)]
-                cursor = None if event is None else event.cursor
-                if event is not None and event.kind in ENDS and event.path == exchange.address.segments:
-                    frames += self._end(event)
-                    yield _lines(frames, cursor)
-                    return
-                if self._waiting and exchange.waits(turn) and (end := await self._interrupted()):
-                    yield _lines([*frames, *end], cursor)
-                    return
-                if frames:
-                    yield _lines(frames, cursor)
+                frames += [frame async for frame in self._preamble()]
+            frames += [frame async for frame in self._told(event)]
+            cursor, end = None if event is None else event.cursor, await self._over(event)
+            if frames or end:
+                yield _lines([*frames, *end], cursor)
+            elif event is None:
+                yield KEEP_ALIVE
+            if end:
+                return
         yield _sse({"type": "RUN_ERROR", "message": STOPPED, "code": "unavailable"})
+
+    async def _over(self, event: Event | None) -> list[Frame]:
+        """Return the end of the run, if its turn has ended or waits for this client."""
+        exchange = self._exchange
+        if event is not None and event.kind in ENDS and event.path == exchange.address.segments:
+            return self._end(event)
+        is_waiting = bool(self._waiting) and exchange.waits(self._turn)
+        return await self._interrupted() if is_waiting else []
 
     async def _standing(self, turn: str, after: str | None) -> tuple[Projection, Messages]:
         """Return what a client knows of a turn up to an event."""
@@ -125,11 +129,13 @@ class RunStream:
                         messages.take(frame)
         return projection, messages
 
-    def _is_last(self, turn: str) -> bool:
-        """Return whether a turn that is over is the last of the conversation, and can be replayed."""
-        messages, own = self._exchange.messages(), self._exchange.message_of(turn)
-        is_last = not any(one["id"] == own for one in messages[:-1])
-        return is_last and self._exchange.can_replay(turn)
+    def _is_past(self, turn: str) -> bool:
+        """Return whether a turn is over, and is not the last of the conversation or can no longer be replayed."""
+        exchange = self._exchange
+        if _is_open(exchange, turn):
+            return False
+        own = exchange.message_of(turn)
+        return any(one["id"] == own for one in exchange.messages()[:-1]) or not exchange.can_replay(turn)
 
     # What the client lacks.
 
@@ -145,12 +151,9 @@ class RunStream:
         """Yield the conversation and the state, as far as the client has others."""
         await self._exchange.settle()
         wanted = [key_of(one) for one in expected]
-        known, below = set(wanted), [one.get("role") == "activity" for one in self._given.messages]
-        has = [
-            key_of(one)
-            for one, is_activity in zip(self._given.messages, below, strict=True)
-            if not is_activity and not ("subagentRunId" in one and key_of(one) not in known)
-        ]
+        known, given = set(wanted), [one for one in self._given.messages if one["role"] != "activity"]
+        # What helpers have said in earlier turns is not known here, and the client may keep it.
+        has = [key_of(one) for one in given if "subagentRunId" not in one or key_of(one) in known]
         if has != wanted:
             yield {"type": "MESSAGES_SNAPSHOT", "messages": list(expected)}
         self._state = self._exchange.state()
@@ -159,13 +162,20 @@ class RunStream:
 
     # What happens.
 
-    async def _told(self, event: Event, *, is_resumed: bool) -> AsyncIterator[Frame]:
+    async def _told(self, event: Event | None) -> AsyncIterator[Frame]:
+        if event is not None:
+            async for frame in self._projected(event):
+                yield frame
+        async for frame in self._changed(event):
+            yield frame
+
+    async def _projected(self, event: Event) -> AsyncIterator[Frame]:
         if event.kind == "waiting":
             self._waiting.add(event.path)
         elif event.kind == "resumed":
             self._waiting.discard(event.path)
         elif event.kind == "retracted" and event.path == self._exchange.address.segments:
-            async for frame in self._retracted(event, is_resumed=is_resumed):
+            async for frame in self._retracted(event):
                 yield frame
             return
         for frame in self._projection.of(event):
@@ -175,12 +185,12 @@ class RunStream:
                 for more in self._results(only_client=True):
                     yield more
 
-    async def _retracted(self, event: Event, *, is_resumed: bool) -> AsyncIterator[Frame]:
+    async def _retracted(self, event: Event) -> AsyncIterator[Frame]:
         frames, gone = self._projection.retract(event.body["after"])
         self._messages.forget(gone)
         for frame in frames:
             yield frame
-        if gone or is_resumed:
+        if gone or self._is_resumed:
             await self._exchange.settle()
             own = self._exchange.message_of(self._turn)
             stored = [one for one in self._exchange.messages() if one["id"] != own]
@@ -297,9 +307,9 @@ def _interrupt(question: Question, subagent: Any) -> Frame:
     return {**told, "reason": "input_required", **about}
 
 
-def _is_over(exchange: Exchange, turn: str) -> bool:
+def _is_open(exchange: Exchange, turn: str) -> bool:
     found = exchange.turn(turn)
-    return found is None or found.status not in ("queued", "running", "waiting")
+    return found is not None and found.status in ("queued", "running", "waiting")
 
 
 def _has_begun(exchange: Exchange, turn: str) -> bool:
