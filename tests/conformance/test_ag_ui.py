@@ -379,6 +379,9 @@ async def test_a_tool_of_the_page_is_answered_by_a_message_and_never_asked_for_a
             ]
             assert [one["content"] for one in results] == ["12:00"]
             assert again[-1]["outcome"] == {"type": "success"}
+            told = types_of(again)
+            if "TOOL_CALL_RESULT" in told:
+                assert told.index("TOOL_CALL_RESULT") < told.index("TEXT_MESSAGE_START")
 
 
 class PageKeeper(ChatAgent[str, dict[str, Any]]):
