@@ -140,6 +140,8 @@ class RunStream:
     # What the client lacks.
 
     async def _preamble(self) -> AsyncIterator[Frame]:
+        for _ in self._results(only_client=True):
+            pass  # what the page has answered is among the messages
         own = self._exchange.message_of(self._turn)
         stored = [one for one in self._exchange.messages() if one["id"] != own]
         async for frame in self._caught_up([*flat(stored), *self._messages.all()]):
