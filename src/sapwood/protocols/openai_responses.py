@@ -128,13 +128,11 @@ class Responses:
         if new.instructions and not self._takes_instructions:
             raise unsupported(
                 "instructions",
-                "The instructions of this model are set on the server, which does not take others. Send no system or "
-                "developer message either.",
+                "The instructions of this model are set on the server. Send none, and no system or developer message, or "
+                "ask the operator to set OpenAi(instructions=True).",
             )
         if self._exchange.is_full:
-            raise ApiError(
-                "Too many responses of this conversation are queued. Retry when some have ended.", status=429
-            )
+            raise ApiError("Too many responses of this conversation are queued. Retry when one has ended.", status=429)
         turn = f"{TURN}{id}"
         place = new.place or Placement("")
         said = {"id": place.message or f"msg-{id}", "role": "user", "parts": new.parts}
