@@ -128,7 +128,7 @@ class Responses:
         if new.instructions and not self._takes_instructions:
             raise unsupported(
                 "instructions",
-                "The instructions of this model are set on the server. Send none, and no system or developer message, or "
+                "The instructions of this model are set on the server. Send none, also no system message, or "
                 "ask the operator to set OpenAi(instructions=True).",
             )
         if self._exchange.is_full:
