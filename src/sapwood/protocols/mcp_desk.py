@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+ANONYMOUS = "anonymous"
+"""The name of the desk of all clients without a user."""
 LOST = "The connection of the client was lost."
 RETENTION = timedelta(days=7)
 """How long a tool call is kept after its end."""

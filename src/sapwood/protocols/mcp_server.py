@@ -17,7 +17,7 @@ from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.mcp_desk import McpDesk
+from sapwood.protocols.mcp_desk import ANONYMOUS, McpDesk
 from sapwood.protocols.mcp_options import McpOptions, TaskSupport
 from sapwood.protocols.mcp_tools import AGENT, Catalog, MethodTool
 from sapwood.wire.routing import relative
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 METADATA = "/.well-known/oauth-protected-resource"
 PATH = "/mcp"
-ANONYMOUS = "anonymous"
 LONGEST_ID = 200
 """Bytes of the id of a user that is part of the name of a desk; a longer one is hashed."""
 DAY = timedelta(days=1)
@@ -187,7 +186,7 @@ class CalledMethod(msgspec.Struct):
 
 def desk_of(user: Any) -> str:
     """Return the name of the desk of a user."""
-    if user is None:
+    if user is None or getattr(user, "is_authenticated", True) is False:
         return ANONYMOUS
     id = id_of(user)
     if not id:

@@ -16,7 +16,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import id_of
 from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.protocols.exchange import Exchange
-from sapwood.protocols.mcp_desk import RETENTION, Answers, HeldRuns, McpDesk, Seal, Session, Sessions
+from sapwood.protocols.mcp_desk import ANONYMOUS, RETENTION, Answers, HeldRuns, McpDesk, Seal, Session, Sessions
 from sapwood.protocols.mcp_questions import answer_to, elicitation
 from sapwood.protocols.mcp_tools import RESULT, RunTool, Tool, is_object
 from sapwood.randomness import new_id
@@ -71,7 +71,7 @@ class DeskWork:
     @property
     def is_anonymous(self) -> bool:
         """Whether the desk works for all clients without a user."""
-        return self.exchange.user is None
+        return self.exchange.address.name == ANONYMOUS
 
     @property
     def desk(self) -> McpDesk:
