@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -93,6 +94,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         (folder / "app.py").write_text(APP)
         self.folder, self._port = folder, str(free_port())
+        self.clients: list[OpenAI] = []
         self.start()
 
     def start(self) -> None:
@@ -103,7 +105,9 @@ class Site:
         self.server.process.wait(PATIENCE)
 
     def client(self, key: str = KEY) -> OpenAI:
-        return OpenAI(base_url=f"http://127.0.0.1:{self._port}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+        url = f"http://127.0.0.1:{self._port}/v1"
+        self.clients.append(OpenAI(base_url=url, api_key=key, max_retries=0, timeout=PATIENCE))
+        return self.clients[-1]
 
     def done(self) -> list[str]:
         log = self.folder / "done.txt"
@@ -116,6 +120,8 @@ def site(folder: Path) -> Iterator[Site]:
     try:
         yield one
     finally:
+        for client in one.clients:
+            client.close()
         if one.server.process.poll() is None:
             one.kill()
 
@@ -305,19 +311,27 @@ def test_an_agent_framework_with_tools_of_its_own(tmp_path: Path, kind: Any) -> 
         return "12:00"
 
     with site(tmp_path) as one:
-        provider = OpenAIProvider(base_url=f"http://127.0.0.1:{one.server.port}/v1", api_key=KEY)
-        looker = PydanticAgent(kind("looker", provider=provider), tools=[get_time])
-        assert looker.run_sync("what time?").output == "it is noon"
+
+        async def run() -> None:
+            provider = OpenAIProvider(base_url=f"http://127.0.0.1:{one.server.port}/v1", api_key=KEY)
+            try:
+                looker = PydanticAgent(kind("looker", provider=provider), tools=[get_time])
+                assert (await looker.run("what time?")).output == "it is noon"
+                writer = PydanticAgent(kind("writer", provider=provider))
+                history = (await writer.run("tell")).all_messages()
+                assert len((await writer.run("more", message_history=history)).output.split()) == WORDS
+            finally:
+                await provider.client.close()
+
+        asyncio.run(run())
         assert asked == ["here"]
-        writer = PydanticAgent(kind("writer", provider=provider))
-        history = writer.run_sync("tell").all_messages()
-        assert len(writer.run_sync("more", message_history=history).output.split()) == WORDS
 
 
 def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving(tmp_path, "serve", "app:app", "--workers", "2") as server:
-        client = OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE)
+        url = f"http://127.0.0.1:{server.port}/v1"
+        client = OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=PATIENCE)
         made = [
             client.responses.create(model="writer", input="tell", background=True, conversation=f"c{n}")
             for n in range(4)
@@ -326,6 +340,7 @@ def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) 
         assert [len(one.output_text.split()) for one in ended] == [WORDS] * 4
         with pytest.raises(NotFoundError):
             client.responses.retrieve(made[0].id[:-1] + "x")
+        client.close()
 
 
 def test_a_stream_that_is_cut_by_three_kills_is_whole_in_the_end(tmp_path: Path) -> None:
