@@ -7,10 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from tests import loops
 from tests.needs import skip_where_missing
 from tests.timings import Collector, Recorder
+
+# How long it takes to make an example, and to run it, says how busy the machine is.
+hypothesis.settings.register_profile("sapwood", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("sapwood")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
