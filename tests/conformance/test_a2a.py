@@ -196,6 +196,7 @@ async def test_a_question_with_options_takes_one_of_them() -> None:
         assert ended["artifacts"][0]["parts"] == [{"text": "blue"}]
 
 
+@pytest.mark.promise("B-24")
 async def test_a_stream_tells_words_and_ends_with_the_whole_result() -> None:
     TaskOffice.model = ScriptedModel(text("once upon a time"))
     async with tasked() as one:

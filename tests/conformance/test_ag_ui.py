@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
+import pytest
 from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
 from tests.machine import patience
@@ -165,6 +166,7 @@ TELLER = "/agents/page-teller/a/ag-ui"
 OFFICE = "/agents/page-office/a/ag-ui"
 
 
+@pytest.mark.promise("B-24")
 async def test_a_run_streams_text_and_tools_and_is_told_again_under_its_id() -> None:
     PageTeller.looked = []
     PageTeller.model = ScriptedModel(call("look", what="tree", id="l1"), text("there was a tree"))

@@ -77,6 +77,7 @@ async def test_a_response_is_created_retrieved_and_continued() -> None:
         assert named["conversation"]["id"].startswith("conv_")
 
 
+@pytest.mark.promise("B-24")
 async def test_the_events_of_a_stream_are_those_of_the_api() -> None:
     OpenAiTeller.model = ScriptedModel(text("once upon"))
     async with openai() as one:

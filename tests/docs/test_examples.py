@@ -145,6 +145,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["TravelBureau http://localhost/a2a/travel-bureau", "COMPLETED It is done: a ticket to Oslo"],
         ["COMPLETED It is done: a ticket to Oslo"],
     ),
+    "four_doors.py": (
+        ["from_a_page: Noted.", "from_openai: Noted.", "from_mcp: Noted.", "agent: Noted.\nwishes in the hall: 2"],
+        ["wishes in the hall: 4"],
+    ),
     "tailor.py": (["Which color? green, gray\nThe coat will be green."], ["The coat will be green."]),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
