@@ -183,7 +183,7 @@ class Judge:
     def compare(self, spans: list[tuple[Any, int, str]], begun: Counter[Any], ended: Counter[Any]) -> None:
         """Each line has its record. A record without one was cut off before it was more than recorded."""
         found = Counter((key, life) for key, life, _ in spans)
-        assert not begun - found, "what happened is not recorded"
+        assert not begun - found, f"not recorded: {begun - found}"
         extra = found - begun
         cut = Counter((key, life) for key, life, status in spans if status == "interrupted")
         assert not extra - cut, "what did not happen is recorded"

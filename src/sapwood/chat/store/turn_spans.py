@@ -93,6 +93,11 @@ class TurnSpans:
             decision=_decision(call),
         )
 
+    def tool_begins_again(self, turn: TurnRow, call: ToolCall) -> None:
+        """Record, in this slice, that a tool is called again: nothing else is committed before it acts."""
+        self.tool_begins(turn, call)
+        self._spans.write()
+
     def _answered(self, work: str, turn: TurnRow, call: ToolCall) -> None:
         """Record the end of a wait. A call that no tool of ours ran has its tool span here."""
         kind = _decision(call)

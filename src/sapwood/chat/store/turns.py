@@ -280,7 +280,7 @@ class TurnsTable:
         """Note that a tool runs again that a crash interrupted."""
         call = self.call(id)
         if self._spans is not None and call is not None and (turn := self.of(call.turn)) is not None:
-            self._spans.tool_begins(turn, call)
+            self._spans.tool_begins_again(turn, call)
 
     def _put_call(self, call: ToolCall) -> None:
         before = self._calls.get(call.id)
