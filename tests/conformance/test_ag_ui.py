@@ -280,6 +280,10 @@ async def test_an_approval_three_levels_down_is_an_interrupt_that_is_answered_af
 
         assert second[-1]["outcome"] == {"type": "success"}
         assert words_of(second) == "bought"
+        assert not [one for one in second if one["type"].startswith("TOOL_CALL_START")]  # the page has the calls
+        whole = await Page(one, OFFICE, said("r1", user("u1", "buy"))).over()
+        calls = [one["toolCallId"] for one in whole if one["type"] == "TOOL_CALL_START"]
+        assert calls == ["o1", f"{buyer}/b1", f"{clerk}/c1"]
         again = [one["subagentRunId"] for one in second if one["type"] == "SUBAGENT_STARTED"]
         assert again == [buyer, clerk]
         ends = [(one["subagentRunId"], one.get("outcome")) for one in second if one["type"] == "SUBAGENT_FINISHED"]

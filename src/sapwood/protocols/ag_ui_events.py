@@ -61,6 +61,8 @@ class Projection:
         self.unanswered: dict[str, str] = {}
         """The tool calls of the agent itself that have no result, with the names of the tools."""
         self._answered: set[str] = set()
+        self._called: set[str] = set()
+        """The tool calls that were told whole. A turn that continues after an answer streams its call again."""
 
     def of(self, event: Event) -> Iterator[Frame]:
         """Yield what an event is in AG-UI."""
@@ -152,6 +154,7 @@ class Projection:
         for one in gone:
             self.unanswered.pop(one.id, None)
             self._answered.discard(one.id)
+            self._called.discard(one.id)
         return frames, [id for one in gone for id in (one.id, result_id(one.id))]
 
     def _chunk(self, who: str | None, chunk: dict[str, Any], seq: int) -> Iterator[Frame]:
@@ -194,7 +197,7 @@ class Projection:
     def _tool(self, who: str | None, kind: str, chunk: dict[str, Any], seq: int) -> Iterator[Frame]:
         id, key = _call_id(who, chunk["toolCallId"]), (who, chunk["toolCallId"])
         one = self._open.get(key)
-        if kind in ("tool-input-start", "tool-input-available") and one is None:
+        if kind in ("tool-input-start", "tool-input-available") and one is None and id not in self._called:
             one = self._begin(key, "tool", id, seq)
             one.name = chunk["toolName"]
             if who is None:
@@ -208,6 +211,7 @@ class Projection:
                 arguments = msgspec.json.encode(chunk["input"]).decode()
                 yield {"type": "TOOL_CALL_ARGS", "toolCallId": id, "delta": arguments}
             del self._open[key]
+            self._called.add(id)
             yield _ended(one)
         if kind in ("tool-output-available", "tool-output-error", "tool-output-denied", "tool-input-error"):
             yield from self.result(id, _result(kind, chunk), is_own=who is None)
