@@ -71,6 +71,10 @@ class TaskWorker(Agent):
         return f"you said {word}"
 
 
+class TaskPlain(Agent):
+    """Can do no task."""
+
+
 @pytest.fixture(autouse=True)
 def scripts() -> None:
     TaskOffice.model = ScriptedModel(call("buyer", message="buy"), text("all is bought"), each=True)
@@ -390,3 +394,7 @@ async def test_notifications_are_sent_to_no_private_host(url: str) -> None:
 def test_an_adapter_without_agents_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one agent class"):
         A2a([])
+    with pytest.raises(UsageError, match=r"Write A2a\(\[TaskClerk\]\)"):
+        A2a(TaskClerk)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"TaskPlain must be a chat agent class, or an agent class with on_run"):
+        A2a([TaskPlain])

@@ -343,3 +343,5 @@ def test_two_protocols_for_one_path_are_refused() -> None:
         App(agents=[Lined], protocols=[Lines(), Lines()])
     with pytest.raises(UsageError, match="list of protocols"):
         App(agents=[Lined], protocols=[Lines])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match=r"Write protocols=\[Lines"):
+        App(agents=[Lined], protocols=Lines())  # pyright: ignore[reportArgumentType]

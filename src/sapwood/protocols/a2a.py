@@ -12,6 +12,7 @@ from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_desk import EVERYONE, USER, A2aDesk
 from sapwood.protocols.adapter import Adapter, Place
+from sapwood.runs.execution.run_hooks import class_hooks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -48,8 +49,12 @@ class A2a(Adapter):
         push_hosts: Sequence[str] = (),
         joins_repeated: bool = True,
     ) -> None:
+        if isinstance(agents, type):
+            raise UsageError(f"A2a(agents=…) must be a list of agent classes. Write A2a([{agents.__name__}]).")
         if not agents:
             raise UsageError("A2a(agents=…) must name at least one agent class.")
+        for cls in agents:
+            _check_runnable(cls)
         self._version = version
         self._url = None if url is None else url.rstrip("/")
         self._security = dict(security or {})
@@ -78,6 +83,10 @@ class A2a(Adapter):
         user = id_of(request.scope.get("user"))
         return Place(A2aDesk, EVERYONE if user is None else f"{USER}{user}", path)
 
+    def challenge(self, request: Request) -> str | None:
+        """Return how a client signs in, as far as that is known: the cards have the schemes."""
+        return "Bearer"
+
     def card(self, path: str, base: str) -> dict[str, Any]:
         """Return the card of one agent."""
         kind = known(self.published[path])
@@ -103,3 +112,11 @@ class A2a(Adapter):
             card["securitySchemes"] = self._security
             card["securityRequirements"] = [{"schemes": {name: {"list": []}}} for name in self._security]
         return card
+
+
+def _check_runnable(cls: object) -> None:
+    """Refuse what can do no task."""
+    kind = known(cls) if isinstance(cls, type) else None
+    if kind is None or not (class_hooks(kind).has_conversation or kind.overrides("on_run")):
+        name = getattr(cls, "__name__", repr(cls))
+        raise UsageError(f"A2a(agents=…): {name} must be a chat agent class, or an agent class with on_run().")

@@ -143,7 +143,10 @@ class A2aDesk(DeskBase):
             return self._of_config(path, call, wire.params_of(call, wire.OfPushConfig))
         if name == "GetExtendedAgentCard":
             raise A2aError(wire.NO_EXTENDED_CARD, "This agent has no extended card.")
-        raise A2aError(wire.NO_METHOD, f"There is no method {name[:80]!r} in A2A {wire.VERSION}.")
+        raise A2aError(
+            wire.NO_METHOD,
+            f"There is no method {name[:80]!r} in A2A {wire.VERSION}. Its methods have names such as SendMessage.",
+        )
 
     async def _of_task(self, path: str, call: wire.Call, asked: wire.OfTask) -> Any:
         run = self._run(path, asked.id)
@@ -446,13 +449,14 @@ def _check_type(request: Request) -> None:
 
 
 def _check_version(request: Request) -> None:
-    spoken = request.headers.get(wire.VERSION_HEADER) or request.query_params.get("A2A-Version") or "0.3"
-    if spoken.partition(".")[0] != wire.VERSION.partition(".")[0]:
+    spoken = request.headers.get(wire.VERSION_HEADER) or request.query_params.get("A2A-Version")
+    if spoken is None:
         raise A2aError(
             wire.NO_VERSION,
-            f"This agent speaks A2A {wire.VERSION}, the request A2A {spoken[:20]}. Send the header A2A-Version: "
-            f"{wire.VERSION}.",
+            f"The request has no header A2A-Version, which means 0.3. This agent speaks {wire.VERSION}: send it.",
         )
+    if spoken.partition(".")[0] != wire.VERSION.partition(".")[0]:
+        raise A2aError(wire.NO_VERSION, f"This agent speaks A2A {wire.VERSION}, the request A2A {spoken[:20]}.")
 
 
 def _check_modes(accepted: Sequence[str]) -> None:

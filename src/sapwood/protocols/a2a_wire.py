@@ -203,7 +203,8 @@ def params_of(call: Call, kind: type[Any]) -> Any:
     try:
         found = msgspec.convert(_camel(msgspec.json.decode(call.params)), kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise A2aError(INVALID_PARAMS, f"The parameters of {call.method} are invalid: {error}.") from None
+        hint = " A role is ROLE_USER or ROLE_AGENT." if "role" in str(error) else ""
+        raise A2aError(INVALID_PARAMS, f"The parameters of {call.method} are invalid: {error}.{hint}") from None
     if found.tenant:
         raise A2aError(INVALID_PARAMS, "This agent has no tenants: leave `tenant` out.")
     return found

@@ -106,6 +106,10 @@ def adapter_of(adapters: Sequence[Adapter], path: str) -> Adapter | None:
 def check_adapters(adapters: Sequence[Adapter]) -> None:
     """Refuse what is no protocol, and two protocols for one path."""
     seen: dict[str, Adapter] = {}
+    given: object = adapters
+    if isinstance(given, Adapter):
+        name = type(given).__name__
+        raise UsageError(f"App(protocols=…) must be a list of protocols. Write protocols=[{name}(…)].")
     for adapter in adapters:
         if not isinstance(cast(object, adapter), Adapter):
             raise UsageError(f"App(protocols=…) must be a list of protocols, such as AgUi(), got {adapter!r}.")

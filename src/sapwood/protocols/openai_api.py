@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -52,6 +52,8 @@ class OpenAi(Adapter):
     paths = (RESPONSES, f"{RESPONSES}/", COMPLETIONS)
 
     def __init__(self, models: Mapping[str, type[Agent[Any]]] | None = None, *, instructions: bool = False) -> None:
+        if models is not None and not isinstance(cast(object, models), Mapping):
+            raise UsageError('OpenAi(models=…) must be a dict of classes by name, such as {"support": SupportDesk}.')
         self._takes_instructions = instructions
         self._models = None if models is None else dict(models)
         for name, cls in (self._models or {}).items():

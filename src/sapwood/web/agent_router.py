@@ -75,6 +75,7 @@ class AgentRouter:
         except InvalidName:
             raise refusal(400) from None
         if self._authorize is not None and not await _maybe(self._authorize(user, address, action)):
+            log.info("authorize refused a client address=%s action=%s", address, action)
             raise refusal(403)
         if not await self._exists(place.root, address):
             self._count_new(user, request)
