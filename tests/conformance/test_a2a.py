@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -17,8 +17,8 @@ from sapwood import Agent, App, ChatAgent, Refused, agent_tool, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.protocols import A2a, A2aMessage, A2aPart
-from sapwood.protocols.a2a_push import refuse_private
-from sapwood.protocols.a2a_wire import A2aError
+from sapwood.protocols.a2a_push import deliver, refuse_private
+from sapwood.protocols.a2a_wire import A2aError, PushConfig
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -376,6 +376,16 @@ PRIVATE = (
     "http://10.0.0.1/",
     "http://169.254.169.254/latest",
     "http://[::1]/",
+    "http://[::ffff:127.0.0.1]/",
+    "http://[64:ff9b::7f00:1]/",
+    "http://[2002:7f00:1::]/",
+    "http://[::7f00:1]/",
+    "http://[fec0::1]/",
+    "http://[ff0e::1]/",
+    "http://224.0.0.1/",
+    "http://[::1",
+    "http://a:99999/",
+    "http://a..b/",
     "file:///etc",
     "/x",
 )
@@ -389,6 +399,42 @@ async def test_notifications_are_sent_to_no_private_host(url: str) -> None:
         task = (await rpc(one, "SendMessage", saying("hello", "m1")))["task"]
         config = {"taskId": task["id"], "url": url}
         assert await rpc(one, "CreateTaskPushNotificationConfig", config) == -32602
+
+
+PUBLIC = "http://8.8.8.8/"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"url": ""},
+        {"url": f"{PUBLIC}a b"},
+        {"url": PUBLIC + "a" * 2048},
+        {"url": PUBLIC, "id": "a" * 201},
+        {"url": PUBLIC, "token": "a\r\nHost: b"},
+        {"url": PUBLIC, "token": "ü"},
+        {"url": PUBLIC, "authentication": {"scheme": "Bearer\r\nHost: b"}},
+        {"url": PUBLIC, "authentication": {"scheme": "Bearer", "credentials": "a\nb"}},
+    ],
+)
+async def test_a_notification_that_could_never_be_sent_is_refused_at_once(config: dict[str, Any]) -> None:
+    async with tasked() as one:
+        task = (await rpc(one, "SendMessage", saying("hello", "m1")))["task"]
+        assert await rpc(one, "CreateTaskPushNotificationConfig", {"taskId": task["id"], **config}) == -32602
+
+
+async def test_what_a_receiver_says_is_not_read() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
+        with suppress(OSError):
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+
+    async with asyncio.timeout(patience()), await asyncio.start_server(endless, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        await deliver(PushConfig(url=f"http://127.0.0.1:{port}/"), {}, {"127.0.0.1"})
 
 
 def test_an_adapter_without_agents_is_refused() -> None:

@@ -58,7 +58,7 @@ class A2a(Adapter):
         self._version = version
         self._url = None if url is None else url.rstrip("/")
         self._security = dict(security or {})
-        self.push_hosts = frozenset(push_hosts)
+        self.push_hosts = frozenset(host.lower() for host in push_hosts)
         self.joins_repeated = joins_repeated
         self.published: dict[str, type[Agent[Any]]] = {f"{PATH}/{kebab(known(cls).type)}": cls for cls in agents}
         """The classes, by the path of each."""

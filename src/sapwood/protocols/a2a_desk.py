@@ -15,7 +15,7 @@ from sapwood.errors import InvalidArguments, OverLimit, Refused, SapwoodError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols import a2a_wire as wire
-from sapwood.protocols.a2a_push import deliver, refuse_private
+from sapwood.protocols.a2a_push import check_config, deliver
 from sapwood.protocols.a2a_stream import KEEP_ALIVE, line, or_silence, update
 from sapwood.protocols.a2a_tasks import ARTIFACT, answers_in, artifacts_of, input_of, message_of, state_of, status_of
 from sapwood.protocols.a2a_wire import A2aError
@@ -371,9 +371,7 @@ class A2aDesk(DeskBase):
 
     async def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
         self._run(path, config.task_id)
-        if not config.url:
-            raise A2aError(wire.INVALID_PARAMS, "The push notification configuration has no url.")
-        await refuse_private(config.url, self._publisher.push_hosts)
+        await check_config(config, self._publisher.push_hosts)
         config.id = config.id or f"push-{self._new_id()}"
         known_ids = self._texts("SELECT id FROM push_configs WHERE task = ?", config.task_id)
         if config.id not in known_ids and len(known_ids) >= MOST_CONFIGS:
