@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tests.conformance.served import Served, served
+from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
@@ -270,6 +273,30 @@ async def test_nobody_reaches_the_tasks_of_another_user() -> None:
             assert (await one.site.http(url, headers={"who": "ann"})).status == 400
         config = {"taskId": task["id"], "url": "https://example.com/"}
         assert await rpc(one, "CreateTaskPushNotificationConfig", config, who="bob") == -32001
+
+
+class Numbered:
+    """A user whose id is no string."""
+
+    id = 7
+
+
+async def test_users_without_an_id_do_not_share_tasks() -> None:
+    async with tasked(authenticate=lambda request: Numbered()) as one:
+        answer = await one.site.http("/a2a/task-worker", method="POST", body=a_message(parts=[{"text": "hello"}]))
+        assert (answer.status, TaskWorker.begun) == (500, [])
+
+
+async def test_an_app_below_a_path_of_another_one_has_the_same_agents() -> None:
+    async with tasked() as one:
+        app = Starlette(routes=[Mount("/below", app=one.world.app)])
+        async with serving(app, one.world) as site:
+            card = (await site.http("/below/a2a/task-worker/.well-known/agent-card.json")).json()
+            url = f"http://127.0.0.1:{site.port}/below/a2a/task-worker"
+            assert card["supportedInterfaces"][0]["url"] == url
+            body, headers = a_call("SendMessage", saying("hello", "m1")), {"A2A-Version": "1.0"}
+            answer = await site.http("/below/a2a/task-worker", method="POST", body=body, headers=headers)
+            assert state_of(answer.json()["result"]["task"]) == "COMPLETED"
 
 
 async def test_cards_are_public_and_name_the_agent_and_its_url() -> None:

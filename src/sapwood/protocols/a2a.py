@@ -13,6 +13,7 @@ from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_desk import EVERYONE, USER, A2aDesk
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.runs.execution.run_hooks import class_hooks
+from sapwood.wire.routing import relative
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -69,19 +70,19 @@ class A2a(Adapter):
         """Answer a request for a card, or lead a request to the desk of its user."""
         from starlette.responses import JSONResponse, Response
 
-        path: str = request.scope["path"].rstrip("/")
+        path = relative(request.scope["path"], request.scope.get("root_path", "")).rstrip("/")
         if path.endswith(CARD):
             found = next(iter(self.published)) if path == CARD else path.removesuffix(CARD)
             if request.method not in ("GET", "HEAD") or found not in self.published:
                 return Response("Not Found", 404)
-            return JSONResponse(self.card(found, str(request.base_url)), headers={"cache-control": "max-age=300"})
+            base = str(request.base_url.replace(path=request.scope.get("root_path", "")))
+            return JSONResponse(self.card(found, base), headers={"cache-control": "max-age=300"})
         if path not in self.published:
             names = ", ".join(self.published)
             return Response(f"There is no A2A agent at this path. The agents of this server: {names}.", 404)
         if request.method != "POST":
             return Response("Send JSON-RPC requests by POST.", 405, headers={"allow": "POST"})
-        user = id_of(request.scope.get("user"))
-        return Place(A2aDesk, EVERYONE if user is None else f"{USER}{user}", path)
+        return Place(A2aDesk, _desk_of(request.scope.get("user")), path)
 
     def challenge(self, request: Request) -> str | None:
         """Return how a client signs in, as far as that is known: the cards have the schemes."""
@@ -120,3 +121,16 @@ def _check_runnable(cls: object) -> None:
     if kind is None or not (class_hooks(kind).has_conversation or kind.overrides("on_run")):
         name = getattr(cls, "__name__", repr(cls))
         raise UsageError(f"A2a(agents=…): {name} must be a chat agent class, or an agent class with on_run().")
+
+
+def _desk_of(user: Any) -> str:
+    """Return the name of the desk of a user."""
+    if user is None or getattr(user, "is_authenticated", True) is False:
+        return EVERYONE
+    id = id_of(user)
+    if not id:  # users whom nothing tells apart would see the tasks of each other
+        raise UsageError(
+            "A2a has to know which user a client is: authenticate must return a User, a string, or an object with an "
+            f"`id` that is a string, got a {type(user).__name__}."
+        )
+    return f"{USER}{id}"
