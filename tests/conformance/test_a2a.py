@@ -22,6 +22,7 @@ from sapwood.errors import UsageError
 from sapwood.protocols import A2a, A2aMessage, A2aPart
 from sapwood.protocols.a2a_push import deliver, refuse_private
 from sapwood.protocols.a2a_wire import A2aError, PushConfig
+from sapwood.runs.dispatch.run_monitor import RunMonitor
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -137,6 +138,7 @@ async def test_a_message_begins_a_task_once_and_its_end_is_told_as_often_as_aske
         assert await rpc(one, "GetTask", {"id": task["id"]}) == task
         assert "history" not in await rpc(one, "GetTask", {"task_id": "", "id": task["id"], "historyLength": 0})
         assert TaskWorker.begun == ["m1"]
+        assert await rpc(one, "GetTask", {"id": task["id"], "historyLength": 10**30}) == task
         assert await rpc(one, "GetTask", {"id": "task-none"}) == -32001
         assert await rpc(one, "CancelTask", {"id": task["id"]}) == -32002
         assert await rpc(one, "SubscribeToTask", {"id": task["id"]}) == -32004
@@ -164,6 +166,38 @@ async def test_a_task_goes_on_after_a_crash_and_the_same_message_finds_it() -> N
         }
         following.cancel()
         await asyncio.wait({following})
+
+
+@pytest.mark.storage
+async def test_a_task_that_nobody_had_taken_before_a_crash_begins_when_its_message_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = asyncio.Event()
+
+    async def awake(_: RunMonitor) -> None:
+        tried.set()
+        await asyncio.Event().wait()
+
+    async with tasked() as one:
+        with monkeypatch.context() as patched:
+            patched.setattr(RunMonitor, "_awake", awake)
+            asking = asyncio.create_task(rpc(one, "SendMessage", saying("hello", "m1")))
+            await tried.wait()
+            listed = await rpc(one, "ListTasks", {})
+            await one.world.crash()
+        asking.cancel()
+        await asyncio.wait({asking})
+
+        ended = (await rpc(one, "SendMessage", saying("hello", "m1")))["task"]
+        assert (ended["id"], state_of(ended)) == (listed["tasks"][0]["id"], "COMPLETED")
+        assert TaskWorker.begun == ["m1"]
+
+
+async def test_a_message_with_a_notification_that_cannot_be_sent_begins_nothing() -> None:
+    async with tasked() as one:
+        params = saying("hello", "m1") | {"configuration": {"taskPushNotificationConfig": {"url": "http://10.0.0.1/"}}}
+        assert await rpc(one, "SendMessage", params) == -32602
+        assert (await rpc(one, "ListTasks", {}))["totalSize"] == 0
 
 
 @pytest.mark.storage
@@ -337,7 +371,11 @@ def a_message(**fields: Any) -> bytes:
         (a_message(parts=[{"text": "a", "url": "b"}]), -32602),
         (a_message(parts=[{"text": "a"}], role="ROLE_AGENT"), -32602),
         (a_message(parts=[{"text": "a"}], messageId=""), -32602),
+        (a_message(parts=[{"text": "a"}], messageId="m" * 513), -32602),
+        (a_message(parts=[{"text": "a"}], contextId="ä" * 257), -32602),
+        (a_message(parts=[{"text": "a"}], contextId="a\0"), -32602),
         (a_call("ListTasks", {"pageSize": 0}), -32602),
+        (a_call("ListTasks", {"statusTimestampAfter": "2020-01-01T00:00:00"}), -32602),
         (a_call("ListTasks", {"status": "DONE"}), -32602),
         (a_call("ListTasks", {"pageToken": "x"}), -32602),
         (a_call("GetExtendedAgentCard", {}), -32007),

@@ -43,6 +43,8 @@ KEPT = timedelta(days=30)
 """How long a task is kept after its end."""
 PAGE, LARGEST_PAGE = 50, 100
 """Tasks in one answer of `ListTasks`."""
+MOST_MESSAGES = 2**31
+"""What a client may ask for at most: SQLite knows no larger numbers than of 64 bits."""
 MOST_CONFIGS = 10
 """Push notification configurations of one task."""
 
@@ -138,7 +140,10 @@ class A2aDesk(DeskBase):
         if name == "ListTasks":
             return await self._list(path, wire.params_of(call, wire.ListTasks))
         if name == "CreateTaskPushNotificationConfig":
-            return await self._add_config(path, wire.params_of(call, wire.PushConfig))
+            config: wire.PushConfig = wire.params_of(call, wire.PushConfig)
+            self._run(path, config.task_id)
+            await check_config(config, self._publisher.push_hosts)
+            return self._add_config(path, config)
         if name in CONFIG_METHODS:
             return self._of_config(path, call, wire.params_of(call, wire.OfPushConfig))
         if name == "GetExtendedAgentCard":
@@ -165,17 +170,19 @@ class A2aDesk(DeskBase):
 
     async def _receive(self, path: str, asked: wire.SendMessage, request: Request) -> str:
         """Take a message of a client: it begins a task, or answers what one asks. Return the id of the task."""
-        message = asked.message
+        message, config = asked.message, asked.configuration.task_push_notification_config
         wire.check_message(message)
         _check_modes(asked.configuration.accepted_output_modes)
+        if config is not None:
+            await check_config(config, self._publisher.push_hosts)  # before anything begins
         if message.task_id:
             await self._reply(path, message, request)
             task = message.task_id
         else:
             task = await self._begin(path, message)
-        if (config := asked.configuration.task_push_notification_config) is not None:
+        if config is not None:
             config.task_id = task
-            await self._add_config(path, config)
+            self._add_config(path, config)
         return task
 
     async def _begin(self, path: str, message: wire.A2aMessage) -> str:
@@ -185,31 +192,42 @@ class A2aDesk(DeskBase):
             path,
             message.message_id,
         )
-        if known_as and (self._publisher.joins_repeated or not self._run(path, known_as[0]).is_over):
-            id = known_as[0]
-        else:
-            cls = self._publisher.published[path]
-            given = input_of(message, cls)
-            id, context = f"task-{self._new_id()}", message.context_id or f"context-{self._new_id()}"
+        if known_as and (run := self.runs.get(known_as[0])) is not None:
+            if run.status not in ("queued", "interrupted"):
+                if self._publisher.joins_repeated or not run.is_over:
+                    return run.id
+            elif self._publisher.joins_repeated or run.status == "queued":
+                # Before a crash, nobody may have taken what it was given.
+                (body,) = self._texts("SELECT body FROM messages WHERE task = ? ORDER BY number LIMIT 1", run.id)
+                await self._give(path, run.id, msgspec.json.decode(body, type=wire.A2aMessage))
+                return run.id
+        id = f"task-{self._new_id()}"
+        message.task_id, message.context_id = id, message.context_id or f"context-{self._new_id()}"
+        try:
+            await self._give(path, id, message)
+        except InvalidArguments as error:
+            raise A2aError(wire.INVALID_PARAMS, str(error)) from None
+        return id
+
+    async def _give(self, path: str, id: str, message: wire.A2aMessage) -> None:
+        """Have an agent begin a task. If it has begun it, nothing changes."""
+        cls = self._publisher.published[path]
+        # A conversation goes on in its context. What is no conversation has a sub-agent for each task.
+        child = message.context_id if class_hooks(known(cls)).has_conversation else None
+        wish = RunRequest(id, detached=Detached(self.on_task_end, False, None, None), child=child)
+        runs, given = self._actor.of(Runs), input_of(message, cls)
+        runs.give(cls, given, wish)
+        if not self._texts("SELECT id FROM tasks WHERE id = ?", id):  # in the commit of the run
             self.sql(
                 "INSERT INTO tasks (id, path, context, message_id, created_at) VALUES (?, ?, ?, ?, ?)",
                 id,
                 path,
-                context,
+                message.context_id,
                 message.message_id,
                 self._actor.host.clock.now(),
             )
-            message.task_id, message.context_id = id, context
             self._keep(id, message)
-            # A conversation goes on in its context. What is no conversation has a sub-agent for each task.
-            child = context if class_hooks(known(cls)).has_conversation else None
-            wish = RunRequest(id, detached=Detached(self.on_task_end, False, None, None), child=child)
-            try:
-                await self._actor.of(Runs).run(cls, given, wish)
-            except InvalidArguments as error:
-                self.sql("DELETE FROM tasks WHERE id = ?", id)
-                raise A2aError(wire.INVALID_PARAMS, str(error)) from None
-        return id
+        await runs.begun(id)
 
     async def _reply(self, path: str, message: wire.A2aMessage, request: Request) -> None:
         """Answer what a task asks."""
@@ -264,9 +282,9 @@ class A2aDesk(DeskBase):
         if with_artifacts and (artifacts := artifacts_of(run)):
             task["artifacts"] = artifacts
         if history != 0:
-            limit = "" if history is None or history < 0 else f" LIMIT {history}"
-            query = f"SELECT body FROM messages WHERE task = ? ORDER BY number DESC{limit}"  # noqa: S608 - a number
-            task["history"] = [msgspec.json.decode(body) for body in reversed(self._texts(query, id))]
+            most = -1 if history is None or history < 0 else min(history, MOST_MESSAGES)
+            bodies = self._texts("SELECT body FROM messages WHERE task = ? ORDER BY number DESC LIMIT ?", id, most)
+            task["history"] = [msgspec.json.decode(body) for body in reversed(bodies)]
         return task
 
     async def _status(self, run: Run[Any], context: str) -> dict[str, Any]:
@@ -369,9 +387,8 @@ class A2aDesk(DeskBase):
 
     # Push notifications
 
-    async def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
+    def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
         self._run(path, config.task_id)
-        await check_config(config, self._publisher.push_hosts)
         config.id = config.id or f"push-{self._new_id()}"
         known_ids = self._texts("SELECT id FROM push_configs WHERE task = ?", config.task_id)
         if config.id not in known_ids and len(known_ids) >= MOST_CONFIGS:

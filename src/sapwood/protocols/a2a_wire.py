@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
 VERSION = "1.0"
 VERSION_HEADER = "a2a-version"
+LONGEST_ID = 512
+"""Bytes of an id that a client chooses: a context is the name of an agent."""
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 - the name of a header
 
 State = Literal[
@@ -115,7 +117,7 @@ class ListTasks(Wire):
     page_size: int | None = None
     page_token: str = ""
     history_length: int | None = None
-    status_timestamp_after: datetime | None = None
+    status_timestamp_after: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     include_artifacts: bool = False
     tenant: str = ""
 
@@ -233,6 +235,9 @@ def check_message(message: A2aMessage) -> None:
     """Raise `A2aError` if a message of a client is not valid."""
     if not message.message_id:
         raise A2aError(INVALID_PARAMS, "The message has no messageId.")
+    for name, id in (("messageId", message.message_id), ("contextId", message.context_id)):
+        if len(id.encode()) > LONGEST_ID or "\0" in id:
+            raise A2aError(INVALID_PARAMS, f"The {name} must have at most {LONGEST_ID} bytes, and no null character.")
     if message.role != "ROLE_USER":
         raise A2aError(INVALID_PARAMS, "The role of a message to an agent is ROLE_USER.")
     if not message.parts:
