@@ -21,8 +21,10 @@ from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.protocols import A2a, A2aMessage, A2aPart
 from sapwood.protocols.a2a_push import deliver, refuse_private
+from sapwood.protocols.a2a_stream import or_silence
 from sapwood.protocols.a2a_wire import A2aError, PushConfig
 from sapwood.runs.dispatch.run_monitor import RunMonitor
+from sapwood.runs.http.events_http import OpenStreams
 from sapwood.testing import ScriptedModel, call, text
 
 
@@ -290,6 +292,44 @@ async def test_a_task_is_cancelled() -> None:
         await until(lambda: TaskWorker.begun == ["m1"])
         assert state_of(await rpc(one, "CancelTask", {"id": task["id"]})) == "CANCELED"
         assert await rpc(one, "CancelTask", {"id": task["id"]}) == -32002
+
+
+async def test_a_server_that_stops_ends_what_waits_for_a_task() -> None:
+    async with tasked() as one:
+        waiting = asyncio.create_task(rpc(one, "SendMessage", saying("wait", "m1")))
+        await until(lambda: TaskWorker.begun == ["m1"])
+        (task,) = (await rpc(one, "ListTasks", {}))["tasks"]
+        following = asyncio.create_task(events(one, "SubscribeToTask", {"id": task["id"]}))
+        streams = one.world.node.shared(OpenStreams)
+        await until(lambda: len(streams.readers) == 2)
+
+        streams.end()
+        assert state_of((await waiting)["task"]) == "WORKING"
+        assert state_of((await following)[0]["task"]) == "WORKING"
+        await until(lambda: not streams.readers)
+
+
+async def test_a_client_that_goes_is_not_waited_for() -> None:
+    async with tasked() as one:
+        waiting = asyncio.create_task(rpc(one, "SendMessage", saying("wait", "m1")))
+        streams = one.world.node.shared(OpenStreams)
+        await until(lambda: len(streams.readers) == 1)
+        waiting.cancel()
+        await until(lambda: not streams.readers)
+
+        TaskWorker.go.set()
+        assert state_of((await rpc(one, "SendMessage", saying("wait", "m1")))["task"]) == "COMPLETED"
+
+
+async def test_events_may_end() -> None:
+    async def none() -> AsyncGenerator[Any, None]:
+        return
+        yield
+
+    async with tasked() as one:
+        streams = one.world.node.shared(OpenStreams)
+        assert [event async for event in or_silence(streams, none(), 9)] == []
+        assert not streams.readers
 
 
 async def test_nobody_reaches_the_tasks_of_another_user() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_push import check_config, deliver
-from sapwood.protocols.a2a_stream import KEEP_ALIVE, line, or_silence, update
+from sapwood.protocols.a2a_stream import KEEP_ALIVE, bell_of, line, lost, or_silence, update
 from sapwood.protocols.a2a_tasks import ARTIFACT, answers_in, artifacts_of, input_of, message_of, state_of, status_of
 from sapwood.protocols.a2a_wire import A2aError
 from sapwood.protocols.adapter import Adapters
@@ -28,6 +29,7 @@ from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.run_request import Detached, RunRequest
 from sapwood.runs.events.events import ENDS
 from sapwood.runs.execution.run_hooks import class_hooks
+from sapwood.runs.http.events_http import OpenStreams
 from sapwood.runs.tables.question import Question
 from sapwood.runs.tables.runs_table import Run
 
@@ -131,7 +133,7 @@ class A2aDesk(DeskBase):
             if name == "SendStreamingMessage":
                 return self._follow(path, task, asked.configuration.history_length)
             if not asked.configuration.return_immediately:
-                await self._until_resting(path, task)
+                await self._until_resting(path, task, request)
                 if (message := message_of(self._run(path, task), self._context(path, task))) is not None:
                     return {"message": message}
             return {"task": await self._task(path, task, asked.configuration.history_length)}
@@ -332,10 +334,21 @@ class A2aDesk(DeskBase):
 
     # What happens
 
-    async def _until_resting(self, path: str, id: str) -> None:
-        async with aclosing(self._follow(path, id, None)) as events:
-            async for _ in events:
-                pass
+    async def _until_resting(self, path: str, id: str, request: Request) -> None:
+        """Return when a task has ended or asks something, or when its client has gone or the server stops."""
+        gone = asyncio.ensure_future(lost(request))
+        try:
+            with bell_of(self._actor, id) as bell:
+                gone.add_done_callback(lambda _: bell.end())
+                while not bell.is_over:
+                    bell.reset()
+                    run = self._run(path, id)
+                    if state_of(run, await self._questions(run)) in wire.RESTING:
+                        return
+                    await bell.news()
+        finally:
+            gone.cancel()
+            await asyncio.wait({gone})
 
     async def _follow(
         self, path: str, id: str, history: int | None, *, ends: Sequence[str] = wire.RESTING
@@ -348,14 +361,17 @@ class A2aDesk(DeskBase):
             return
         run = self._run(path, id)
         child = await self.sub_agent(self._publisher.published[path], run.agent.name)
-        async with aclosing(or_silence(child.subscribe("tree"), KEEP_ALIVE)) as events:
+        streams = self._actor.host.shared(OpenStreams)
+        async with aclosing(or_silence(streams, child.subscribe("tree"), KEEP_ALIVE)) as events:
             async for event in events:
-                if event is not None and event.run_id == id and event.kind == "chunk":
+                if event is not None and event.run_id != id and event.kind not in ("waiting", "resumed"):
+                    continue  # earlier tasks of the conversation, and what happens below
+                if event is not None and event.kind == "chunk":
                     if event.body["type"] == "text-delta":
                         artifact = {"artifactId": ARTIFACT, "parts": [{"text": event.body["delta"]}]}
                         yield update("artifactUpdate", id, context, artifact=artifact, append=True)
                     continue
-                if event is not None and event.kind in ENDS and event.run_id == id:
+                if event is not None and event.kind in ENDS:
                     await self._run(path, id).result()
                 run = self._run(path, id)
                 status = await self._status(run, context)
