@@ -276,7 +276,7 @@ class A2aDesk(DeskBase):
         """Return what a task asks now."""
         if run.is_over:
             return []
-        return [one for one in await self.questions.list() if one.path[:1] == (run.agent,)]
+        return _below(run, await self.questions.list())
 
     async def _task(self, path: str, id: str, history: int | None, *, with_artifacts: bool = True) -> dict[str, Any]:
         run, context = self._run(path, id), self._context(path, id)
@@ -309,28 +309,27 @@ class A2aDesk(DeskBase):
         if asked.context_id:
             where, values = "path = ? AND context = ?", [path, asked.context_id]
         fitting: list[int] = []
-        for number in self._numbers(f"SELECT number FROM tasks WHERE {where} ORDER BY number DESC", *values):  # noqa: S608 - ours
-            (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number)
-            if (run := self.runs.get(id)) is not None and await self._fits(run, asked):
+        questions = await self.questions.list()
+        numbers = self._numbers(f"SELECT number FROM tasks WHERE {where} ORDER BY number DESC", *values)  # noqa: S608 - ours
+        for at, number in enumerate(numbers):
+            if at % 50 == 49:
+                await asyncio.sleep(0)  # they may be many, and other agents wait
+            (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number) or ("",)
+            if (run := self.runs.get(id)) is not None and _fits(run, questions, asked):
                 fitting.append(number)
         left = [number for number in fitting if before is None or number < before]
         page, more = left[:size], left[size:]
         tasks: list[dict[str, Any]] = []
         for number in page:
-            (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number)
-            tasks.append(await self._task(path, id, asked.history_length or 0, with_artifacts=asked.include_artifacts))
+            for id in self._texts("SELECT id FROM tasks WHERE number = ?", number):
+                one = await self._task(path, id, asked.history_length or 0, with_artifacts=asked.include_artifacts)
+                tasks.append(one)
         return {
             "tasks": tasks,
             "nextPageToken": str(page[-1]) if more else "",
             "pageSize": size,
             "totalSize": len(fitting),
         }
-
-    async def _fits(self, run: Run[Any], asked: wire.ListTasks) -> bool:
-        at = run.ended_at or run.started_at
-        if asked.status_timestamp_after is not None and (at is None or at < asked.status_timestamp_after):
-            return False
-        return not asked.status or state_of(run, await self._questions(run)) == asked.status
 
     # What happens
 
@@ -471,6 +470,19 @@ class A2aDesk(DeskBase):
 CONFIG_METHODS = frozenset(
     {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
 )
+
+
+def _below(run: Run[Any], questions: Sequence[Question]) -> list[Question]:
+    """Return the questions that a run asks."""
+    return [] if run.is_over else [one for one in questions if one.path[:1] == (run.agent,)]
+
+
+def _fits(run: Run[Any], questions: Sequence[Question], asked: wire.ListTasks) -> bool:
+    """Return whether a task is one that a client asks for."""
+    at = run.ended_at or run.started_at
+    if asked.status_timestamp_after is not None and (at is None or at < asked.status_timestamp_after):
+        return False
+    return not asked.status or state_of(run, _below(run, questions)) == asked.status
 
 
 def _check_type(request: Request) -> None:
