@@ -16,10 +16,14 @@ from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Run, agent_tool, tool
+from sapwood.address import PathSegment
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.protocols.adapter import Adapter, Place
 from sapwood.protocols.exchange import Exchange
+from sapwood.runs.dispatch.lifecycle import Runs
+from sapwood.runs.dispatch.turn_events import TurnEvents
+from sapwood.runs.events.events import Event
 from sapwood.runs.tables.question import Answer
 from sapwood.testing import ScriptedModel, call, text
 
@@ -263,6 +267,25 @@ async def test_what_another_turn_started_is_no_part_of_a_turn() -> None:
 
         assert kinds_of(second) == ["LinedStarter started", "LinedStarter completed"]
         assert (await agent.turns.wait("t2")).text == "well"
+
+
+class LinedNames(ChatAgent):
+    """Has runs of two classes in sub-agents of one name."""
+
+    async def belonging(self) -> list[bool]:
+        runs = self._actor.of(Runs).registry
+        for turn, kind in (("t1", LinedMiddle), ("t2", LinedHelper)):
+            segment = PathSegment(kind.__name__, "same")
+            runs.add(f"run-{turn}", segment, "in", work=turn, tool_call=None, position=0, display=None, options="{}")
+        above, now = self._actor.address.segments, self._actor.host.clock.now()
+        waiting = Event((*above, PathSegment("LinedMiddle", "same")), None, None, 0, now, "waiting")
+        return [TurnEvents(self._actor, turn).has(waiting) for turn in ("t1", "t2")]
+
+
+async def test_a_question_belongs_to_the_turn_of_its_own_agent_not_of_one_with_the_same_name() -> None:
+    async with asyncio.timeout(patience()), served(App(agents=[LinedNames])) as one:
+        agent = await one.world.get_agent(LinedNames, "a")
+        assert await agent.belonging() == [True, False]
 
 
 async def test_a_turn_is_cancelled_by_its_id() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sapwood.address import PathSegment
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.trees.tree import tree_of
 from sapwood.runs.events.events import ENDS, Event, Feed
-from sapwood.runs.tables.runs_table import RunsTable
+from sapwood.runs.tables.runs_table import RunsTable, types_of
 
 
 class TurnEvents:
@@ -59,6 +60,12 @@ class TurnEvents:
 
     def _is_below(self, path: tuple[PathSegment, ...]) -> bool:
         """Return whether an agent works for the turn, by the last run of the sub-agent on the way to it."""
-        name = path[self._depth].name
-        rows = self._runs.find("WHERE name = ? ORDER BY number DESC LIMIT 1", name)
+        step = path[self._depth]
+        types = types_of(step.type, tree_of(self._actor).kinds)
+        places = ", ".join("?" * len(types))
+        rows = self._runs.find(
+            f"WHERE name = ? AND type IN ({places}) ORDER BY number DESC LIMIT 1",
+            step.name,
+            *types,
+        )
         return bool(rows) and rows[0].work == self.turn
