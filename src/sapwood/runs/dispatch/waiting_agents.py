@@ -45,5 +45,6 @@ class WaitingAgents:
         asker = self._tree.actors.get(owner)
         if asker is not None and asker.ready:
             await self._kept(asker.database)
+        if asker is not None and asker.ready:  # it may have gone to sleep since
             return tuple(one.id for one in asker.of(RunExecutor).questions())
         return stored_ids(self._tree.questions.of(owner))
