@@ -361,6 +361,17 @@ async def test_a_path_of_the_server_leads_where_the_body_says_past_authenticatio
         assert (await one.site.http("/by-body", method="POST", body=b"{", headers=ann)).status == 500
 
 
+async def test_what_authenticates_may_read_the_body() -> None:
+    async def signed(request: Any) -> User | None:
+        return User("ann") if b"signed" in await request.body() else None
+
+    app = App(agents=[Lined], protocols=[Lines()], authenticate=signed)
+    async with asyncio.timeout(patience()), served(app) as one:
+        answer = await one.site.http("/by-body", method="POST", body=b'{"by":"signed"}')
+        assert answer.text == 'ann {"by":"signed"}'
+        assert (await one.site.http("/by-body", method="POST", body=b"{}")).status == 401
+
+
 def test_two_protocols_for_one_path_are_refused() -> None:
     with pytest.raises(UsageError, match="both answer /lines"):
         App(agents=[Lined], protocols=[Lines(), Lines()])

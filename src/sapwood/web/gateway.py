@@ -182,15 +182,14 @@ class Gateway:
 
         The second value receives the body once more. If the path `is_public`, the client needs no user.
         """
-        request = Request(scope, receive)
         body = RequestBody(self._bodies, self._settings.request_bytes, scope, receive)
+        request = Request(scope, body.receive)  # one: who authenticates may read the body, too
         try:
             self._check(request, is_upload=False)
             if self._settings.cors and scope["method"] == "OPTIONS":
                 return Response(status_code=204), receive
             if not is_public:
                 scope["user"] = await self._router.user(request)
-            request = Request(scope, body.receive)
             text = await request.body()
             return await locate(request), repeated(text, receive)
         except Refusal as no:
