@@ -243,8 +243,8 @@ class A2aDesk(DeskBase):
         questions = await self._questions(run)
         if not questions:
             raise A2aError(wire.UNSUPPORTED, "The task asks nothing now. Send the message again when it does.")
-        exchange = Exchange(self._actor, request)
-        taken = [await exchange.answer(id, answer) for id, answer in answers_in(message, questions)]
+        exchange, asked = Exchange(self._actor, request), {one.full_id: one.digest or None for one in questions}
+        taken = [await exchange.answer(id, answer, asked[id]) for id, answer in answers_in(message, questions)]
         if not any(taken):
             raise A2aError(wire.UNSUPPORTED, "The question has been answered or has changed. Get the task again.")
         message.context_id = context
