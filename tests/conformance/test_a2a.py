@@ -228,6 +228,18 @@ async def test_what_is_asked_three_levels_down_is_answered_by_a_message_to_the_t
         assert await rpc(one, "SendMessage", saying("yes", "m4", **reply), "task-office") == -32004
 
 
+async def test_an_approval_may_be_data() -> None:
+    async with tasked() as one:
+        task = (await rpc(one, "SendMessage", saying("buy", "m1"), "task-office"))["task"]
+        approval = {"parts": [{"data": {"approved": False, "reason": "too much"}}], "taskId": task["id"]}
+        await rpc(one, "SendMessage", saying("", "m2", **approval), "task-office")
+        assert TaskClerk.paid == []
+        other = (await rpc(one, "SendMessage", saying("buy", "m3"), "task-office"))["task"]
+        approval = {"parts": [{"data": {"approved": True}}], "taskId": other["id"]}
+        ended = (await rpc(one, "SendMessage", saying("", "m4", **approval), "task-office"))["task"]
+        assert (state_of(ended), TaskClerk.paid) == ("COMPLETED", [3])
+
+
 async def test_a_question_with_options_takes_one_of_them() -> None:
     async with tasked() as one:
         task = (await rpc(one, "SendMessage", saying("ask", "m1")))["task"]
@@ -400,6 +412,7 @@ def a_message(**fields: Any) -> bytes:
     ("body", "code"),
     [
         (b"{", -32700),
+        (b'{"jsonrpc":"2.0","method":"GetTask","params":{"id":"\xff"}}', -32700),
         (b"[]", -32600),
         (b"7", -32600),
         (b'{"jsonrpc":"1.0","method":"GetTask"}', -32600),

@@ -148,8 +148,10 @@ def answers_in(message: wire.A2aMessage, questions: Sequence[Question]) -> list[
             f'The task asks several questions. Send a data part {{"answers": {{"<id>": …}}}}. The ids: {ids}.',
         )
     (question,) = questions
-    text = "\n".join(part.text for part in message.parts if part.text is not None).strip()
-    return [(question.full_id, _answer(question.full_id, text, questions))]
+    value: Any = "\n".join(part.text for part in message.parts if part.text is not None).strip()
+    if len(message.parts) == 1 and message.parts[0].data is not msgspec.UNSET:
+        value = message.parts[0].data
+    return [(question.full_id, _answer(question.full_id, value, questions))]
 
 
 def _answer(id: Any, value: Any, questions: Sequence[Question]) -> Answer:

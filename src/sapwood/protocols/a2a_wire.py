@@ -161,6 +161,9 @@ NO_EXTENDED_CARD = Kind(-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
 NO_VERSION = Kind(-32009, "VERSION_NOT_SUPPORTED")
 
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 class A2aError(Exception):
     """A request cannot be answered."""
 
@@ -180,13 +183,13 @@ def read_call(body: bytes) -> Call:
     """Return the request in a body; raise `A2aError` if it is none."""
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         raise A2aError(PARSE, "The body is not valid JSON.") from None
     if isinstance(found, list):
         raise A2aError(INVALID_REQUEST, "Batches are not supported: send one request.")
     try:
         return msgspec.json.decode(body, type=Call)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise A2aError(INVALID_REQUEST, f"The body is not a JSON-RPC request: {error}.") from None
 
 
@@ -194,7 +197,7 @@ def id_in(body: bytes) -> str | int | float | None:
     """Return the id of a request that is not valid otherwise, for its answer."""
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return None
     id: Any = cast("dict[str, Any]", found).get("id") if isinstance(found, dict) else None
     return id if isinstance(id, str | int | float) and not isinstance(id, bool) else None
@@ -204,7 +207,7 @@ def params_of(call: Call, kind: type[Any]) -> Any:
     """Return the parameters of a request; raise `A2aError` if they are not valid."""
     try:
         found = msgspec.convert(_camel(msgspec.json.decode(call.params)), kind)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except NOT_JSON as error:
         hint = " A role is ROLE_USER or ROLE_AGENT." if "role" in str(error) else ""
         raise A2aError(INVALID_PARAMS, f"The parameters of {call.method} are invalid: {error}.{hint}") from None
     if found.tenant:
