@@ -433,6 +433,7 @@ def a_message(**fields: Any) -> bytes:
         (a_call("ListTasks", {"pageToken": "x"}), -32602),
         (a_call("GetExtendedAgentCard", {}), -32007),
         (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":' + b"[" * 5000 + b"]" * 5000 + b"}", -32700),
+        (a_message(parts=[{"data": json.loads("[" * 300 + "]" * 300)}]), -32700),
     ],
 )
 async def test_what_is_no_request_is_answered_with_the_code_of_its_mistake(body: bytes, code: int) -> None:

@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
+from sapwood.wire.frames import read_json
+
+ANY: Any = Any
 VERSION = "1.0"
 VERSION_HEADER = "a2a-version"
 LONGEST_ID = 512
@@ -161,9 +164,6 @@ NO_EXTENDED_CARD = Kind(-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
 NO_VERSION = Kind(-32009, "VERSION_NOT_SUPPORTED")
 
 
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
 class A2aError(Exception):
     """A request cannot be answered."""
 
@@ -182,22 +182,22 @@ class A2aError(Exception):
 def read_call(body: bytes) -> Call:
     """Return the request in a body; raise `A2aError` if it is none."""
     try:
-        found = msgspec.json.decode(body)
-    except NOT_JSON:
+        found: Any = read_json(body, ANY)
+    except msgspec.DecodeError:
         raise A2aError(PARSE, "The body is not valid JSON.") from None
     if isinstance(found, list):
         raise A2aError(INVALID_REQUEST, "Batches are not supported: send one request.")
     try:
-        return msgspec.json.decode(body, type=Call)
-    except NOT_JSON as error:
+        return read_json(body, Call)
+    except msgspec.DecodeError as error:
         raise A2aError(INVALID_REQUEST, f"The body is not a JSON-RPC request: {error}.") from None
 
 
 def id_in(body: bytes) -> str | int | float | None:
     """Return the id of a request that is not valid otherwise, for its answer."""
     try:
-        found = msgspec.json.decode(body)
-    except NOT_JSON:
+        found: Any = read_json(body, ANY)
+    except msgspec.DecodeError:
         return None
     id: Any = cast("dict[str, Any]", found).get("id") if isinstance(found, dict) else None
     return id if isinstance(id, str | int | float) and not isinstance(id, bool) else None
@@ -207,7 +207,7 @@ def params_of(call: Call, kind: type[Any]) -> Any:
     """Return the parameters of a request; raise `A2aError` if they are not valid."""
     try:
         found = msgspec.convert(_camel(msgspec.json.decode(call.params)), kind)
-    except NOT_JSON as error:
+    except msgspec.DecodeError as error:
         hint = " A role is ROLE_USER or ROLE_AGENT." if "role" in str(error) else ""
         raise A2aError(INVALID_PARAMS, f"The parameters of {call.method} are invalid: {error}.{hint}") from None
     if found.tenant:
