@@ -18,7 +18,17 @@ from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_push import check_config, deliver
 from sapwood.protocols.a2a_stream import KEEP_ALIVE, bell_of, line, lost, or_silence, update
-from sapwood.protocols.a2a_tasks import ARTIFACT, answers_in, artifacts_of, input_of, message_of, state_of, status_of
+from sapwood.protocols.a2a_tasks import (
+    ARTIFACT,
+    answers_in,
+    artifacts_of,
+    fits,
+    input_of,
+    message_of,
+    questions_of,
+    state_of,
+    status_of,
+)
 from sapwood.protocols.a2a_wire import A2aError
 from sapwood.protocols.adapter import Adapters
 from sapwood.protocols.exchange import Exchange
@@ -111,9 +121,9 @@ class A2aDesk(DeskBase):
 
         body, call = await request.body(), None
         try:
-            _check_type(request)
+            wire.check_type(request.headers.get("content-type", "application/json"))
             call = wire.read_call(body)
-            _check_version(request)
+            wire.check_version(request.headers.get(wire.VERSION_HEADER) or request.query_params.get("A2A-Version"))
             told = await self._answer(call, request)
             if isinstance(told, AsyncGenerator):
                 return await self._stream(call, cast("AsyncGenerator[dict[str, Any], None]", told))
@@ -174,7 +184,7 @@ class A2aDesk(DeskBase):
         """Take a message of a client: it begins a task, or answers what one asks. Return the id of the task."""
         message, config = asked.message, asked.configuration.task_push_notification_config
         wire.check_message(message)
-        _check_modes(asked.configuration.accepted_output_modes)
+        wire.check_modes(asked.configuration.accepted_output_modes)
         if config is not None:
             await check_config(config, self._publisher.push_hosts)  # before anything begins
         if message.task_id:
@@ -276,7 +286,7 @@ class A2aDesk(DeskBase):
         """Return what a task asks now."""
         if run.is_over:
             return []
-        return _below(run, await self.questions.list())
+        return questions_of(run, await self.questions.list())
 
     async def _task(self, path: str, id: str, history: int | None, *, with_artifacts: bool = True) -> dict[str, Any]:
         run, context = self._run(path, id), self._context(path, id)
@@ -315,7 +325,7 @@ class A2aDesk(DeskBase):
             if at % 50 == 49:
                 await asyncio.sleep(0)  # they may be many, and other agents wait
             (id,) = self._texts("SELECT id FROM tasks WHERE number = ?", number) or ("",)
-            if (run := self.runs.get(id)) is not None and _fits(run, questions, asked):
+            if (run := self.runs.get(id)) is not None and fits(run, questions, asked):
                 fitting.append(number)
         left = [number for number in fitting if before is None or number < before]
         page, more = left[:size], left[size:]
@@ -470,41 +480,6 @@ class A2aDesk(DeskBase):
 CONFIG_METHODS = frozenset(
     {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
 )
-
-
-def _below(run: Run[Any], questions: Sequence[Question]) -> list[Question]:
-    """Return the questions that a run asks."""
-    return [] if run.is_over else [one for one in questions if one.path[:1] == (run.agent,)]
-
-
-def _fits(run: Run[Any], questions: Sequence[Question], asked: wire.ListTasks) -> bool:
-    """Return whether a task is one that a client asks for."""
-    at = run.ended_at or run.started_at
-    if asked.status_timestamp_after is not None and (at is None or at < asked.status_timestamp_after):
-        return False
-    return not asked.status or state_of(run, _below(run, questions)) == asked.status
-
-
-def _check_type(request: Request) -> None:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind not in ("application/json", "application/a2a+json"):
-        raise A2aError(wire.CONTENT_TYPE, f"The body must be application/json, got {kind[:80]}.")
-
-
-def _check_version(request: Request) -> None:
-    spoken = request.headers.get(wire.VERSION_HEADER) or request.query_params.get("A2A-Version")
-    if spoken is None:
-        raise A2aError(
-            wire.NO_VERSION,
-            f"The request has no header A2A-Version, which means 0.3. This agent speaks {wire.VERSION}: send it.",
-        )
-    if spoken.partition(".")[0] != wire.VERSION.partition(".")[0]:
-        raise A2aError(wire.NO_VERSION, f"This agent speaks A2A {wire.VERSION}, the request A2A {spoken[:20]}.")
-
-
-def _check_modes(accepted: Sequence[str]) -> None:
-    if accepted and not any(mode in ("text/plain", "application/json", "*/*", "text/*") for mode in accepted):
-        raise A2aError(wire.CONTENT_TYPE, "This agent answers with text/plain or application/json.")
 
 
 def _told(error: SapwoodError) -> A2aError:

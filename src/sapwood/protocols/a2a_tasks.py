@@ -33,6 +33,19 @@ def state_of(run: Run, questions: Sequence[Question]) -> wire.State:
     return "TASK_STATE_SUBMITTED" if run.status == "queued" else "TASK_STATE_WORKING"
 
 
+def questions_of(run: Run[Any], questions: Sequence[Question]) -> list[Question]:
+    """Return those of the open questions that a run asks."""
+    return [] if run.is_over else [one for one in questions if one.path[:1] == (run.agent,)]
+
+
+def fits(run: Run[Any], questions: Sequence[Question], asked: wire.ListTasks) -> bool:
+    """Return whether a task is one that a client asks for."""
+    at = run.ended_at or run.started_at
+    if asked.status_timestamp_after is not None and (at is None or at < asked.status_timestamp_after):
+        return False
+    return not asked.status or state_of(run, questions_of(run, questions)) == asked.status
+
+
 def status_of(run: Run, context: str, questions: Sequence[Question], at: Any) -> dict[str, Any]:
     """Return the status of a task, with a message: what is asked, why it failed, or how far it is."""
     state = state_of(run, questions)

@@ -250,6 +250,28 @@ def check_message(message: A2aMessage) -> None:
             raise A2aError(INVALID_PARAMS, problem)
 
 
+def check_type(text: str) -> None:
+    """Raise `A2aError` if a body has another type than JSON."""
+    kind = text.partition(";")[0].strip().lower()
+    if kind not in ("application/json", "application/a2a+json"):
+        raise A2aError(CONTENT_TYPE, f"The body must be application/json, got {kind[:80]}.")
+
+
+def check_version(spoken: str | None) -> None:
+    """Raise `A2aError` if a client speaks another version of the protocol. One that does not say it speaks 0.3."""
+    if not spoken:
+        text = f"The request has no header A2A-Version, which means 0.3. This agent speaks {VERSION}: send it."
+        raise A2aError(NO_VERSION, text)
+    if spoken.partition(".")[0] != VERSION.partition(".")[0]:
+        raise A2aError(NO_VERSION, f"This agent speaks A2A {VERSION}, the request A2A {spoken[:20]}.")
+
+
+def check_modes(accepted: Sequence[str]) -> None:
+    """Raise `A2aError` if a client takes nothing that agents answer with."""
+    if accepted and not any(mode in ("text/plain", "application/json", "*/*", "text/*") for mode in accepted):
+        raise A2aError(CONTENT_TYPE, "This agent answers with text/plain or application/json.")
+
+
 def response(id: str | float | None, result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": result}
 
