@@ -42,6 +42,7 @@ app = App(agents=[TravelBureau], protocols=[A2a([TravelBureau])])
 # --8<-- [end:app]
 
 
+# --8<-- [start:client]
 async def call(client: httpx2.AsyncClient, method: str, params: Any) -> Any:
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     response = await client.post(

@@ -1,5 +1,6 @@
 """One agent for pages, OpenAI clients, MCP clients and other agents, all at once."""
 
+# --8<-- [start:imports]
 import asyncio
 import json
 import socket
@@ -18,6 +19,8 @@ from openai import AsyncOpenAI
 from sapwood import App, ChatAgent, Settings, expose, tool
 from sapwood.protocols import A2a, AgUi, Mcp, OpenAi
 from sapwood.testing import ScriptedModel, call, text
+
+# --8<-- [end:imports]
 
 
 # --8<-- [start:app]

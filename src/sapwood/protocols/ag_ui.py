@@ -16,6 +16,7 @@ from sapwood.protocols.exchange import Exchange
 from sapwood.runs.tables.question import Answer, Question
 from sapwood.wire.events import SSE
 from sapwood.wire.frames import read_json
+from sapwood.wire.routing import relative
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,7 +45,8 @@ class AgUi(Adapter):
 
     async def locate(self, request: Request, agents: Sequence[type[Agent[Any]]]) -> Place | Response:
         """Return the root that is named by the class in the URL and the `threadId` in the body."""
-        name, _, rest = request.url.path.removeprefix(f"{RUN}/").partition("/")
+        path = relative(request.scope["path"], request.scope.get("root_path", ""))
+        name, _, rest = path.removeprefix(f"{RUN}/").partition("/")
         cls = next((one for one in agents if kebab(one.__name__) == name), None)
         if cls is None or rest not in ("", "connect", "cancel"):
             return _refusal("There is no such agent. The path is /ag-ui/, and the class of a root agent.", 404)
