@@ -46,7 +46,7 @@ class FileStore:
         self._tree = tree_of(actor)
         self.table = FilesTable(actor.database)
         archive = self._host.file_archive
-        # Copies of what is in an archive, too: after a loss of power, nobody could tell which ones are damaged.
+        # Copies of what is in an archive, too: after a loss of power, it would be unknown which ones are damaged.
         is_synced = self._host.gate.synced or archive is not None
         self.folder = BlobFolder(blob_folder(actor.database.path), self._tree.files, is_synced=is_synced)
         self.archived = (

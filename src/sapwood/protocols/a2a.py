@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from sapwood.address import kebab
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_class import known
-from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_desk import EVERYONE, USER, A2aDesk
 from sapwood.protocols.adapter import Adapter, Place
+from sapwood.protocols.desk_user import desk_user
 from sapwood.runs.execution.run_hooks import class_hooks
 from sapwood.wire.routing import relative
 
@@ -125,12 +125,5 @@ def _check_runnable(cls: object) -> None:
 
 def _desk_of(user: Any) -> str:
     """Return the name of the desk of a user."""
-    if user is None or getattr(user, "is_authenticated", True) is False:
-        return EVERYONE
-    id = id_of(user)
-    if not id:  # users whom nothing tells apart would see the tasks of each other
-        raise UsageError(
-            "A2a has to know which user a client is: authenticate must return a User, a string, or an object with an "
-            f"`id` that is a string, got a {type(user).__name__}."
-        )
-    return f"{USER}{id}"
+    id = desk_user(user, "A2a")
+    return EVERYONE if id is None else f"{USER}{id}"

@@ -209,7 +209,7 @@ class A2aDesk(DeskBase):
                 if self._publisher.joins_repeated or not run.is_over:
                     return run.id
             elif self._publisher.joins_repeated or run.status == "queued":
-                # Before a crash, nobody may have taken what it was given.
+                # Before a crash, the sub-agent may not have taken its input.
                 (body,) = self._texts("SELECT body FROM messages WHERE task = ? ORDER BY number LIMIT 1", run.id)
                 await self._give(path, run.id, msgspec.json.decode(body, type=wire.A2aMessage))
                 return run.id
@@ -224,7 +224,7 @@ class A2aDesk(DeskBase):
     async def _give(self, path: str, id: str, message: wire.A2aMessage) -> None:
         """Have an agent begin a task. If it has begun it, nothing changes."""
         cls = self._publisher.published[path]
-        # A conversation goes on in its context. What is no conversation has a sub-agent for each task.
+        # A conversation continues in its context. Other classes have a sub-agent for each task.
         child = message.context_id if class_hooks(known(cls)).has_conversation else None
         wish = RunRequest(id, detached=Detached(self.on_task_end, False, None, None), child=child)
         runs, given = self._actor.of(Runs), input_of(message, cls)

@@ -81,7 +81,7 @@ async def _address_of(url: str, allowed: Container[str]) -> str:
 
 
 def _is_public(text: str) -> bool:
-    """Return whether an address is that of one host, which everybody can reach."""
+    """Return whether an address is that of one public host."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:  # with the zone of a link

@@ -97,7 +97,7 @@ async def or_silence(
         following.cancel()
         await asyncio.wait({following})
         if not following.cancelled():
-            following.exception()  # nobody is left to hear it
+            following.exception()  # no reader is left
         await events.aclose()
 
 

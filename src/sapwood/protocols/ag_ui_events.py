@@ -125,7 +125,7 @@ class Projection:
             yield {"type": "SUBAGENT_FINISHED", "subagentRunId": id, "outcome": outcome}
 
     def resume(self) -> Iterator[Frame]:
-        """Yield the start of everything that an earlier stream began: it goes on in this one."""
+        """Yield the start of everything that an earlier stream began: it continues in this one."""
         for one in self.subagents.values():
             yield one.started
         for one in self._open.values():

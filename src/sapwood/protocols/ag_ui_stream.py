@@ -40,7 +40,7 @@ def interrupt_id(question: Question) -> str:
 
 
 class RunStream:
-    """What one client is told of one run."""
+    """The events of one run for one client."""
 
     def __init__(self, exchange: Exchange, given: RunInput) -> None:
         self._exchange, self._given = exchange, given

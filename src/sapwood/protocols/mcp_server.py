@@ -14,8 +14,8 @@ from sapwood.agent import Agent
 from sapwood.chat.tools.agent_tools import AgentTool
 from sapwood.errors import InvalidName, UsageError
 from sapwood.kernel.marshal.agent_class import known
-from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.adapter import Adapter, Place
+from sapwood.protocols.desk_user import desk_user
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.mcp_desk import ANONYMOUS, McpDesk
 from sapwood.protocols.mcp_options import McpOptions, TaskSupport
@@ -186,14 +186,9 @@ class CalledMethod(msgspec.Struct):
 
 def desk_of(user: Any) -> str:
     """Return the name of the desk of a user."""
-    if user is None or getattr(user, "is_authenticated", True) is False:
+    id = desk_user(user, "Mcp")
+    if id is None:
         return ANONYMOUS
-    id = id_of(user)
-    if not id:
-        raise UsageError(
-            "Mcp has to know which user a client is: authenticate must return a User, a string, or an object with an "
-            f"`id` that is a string, got a {type(user).__name__}."
-        )
     try:
         content = id.encode()
     except UnicodeEncodeError:

@@ -220,7 +220,7 @@ class Database:
                 str(self.path),
                 flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX,
                 vfs=self._files.vfs,
-                statementcachesize=80,  # a turn of a chat executes about 60; with fewer, each is compiled anew
+                statementcachesize=80,  # a turn of a chat executes about 60; with fewer, each is compiled again
             )
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)

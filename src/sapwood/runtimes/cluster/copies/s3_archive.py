@@ -128,7 +128,7 @@ class ObjectArchive:
     def _ended(self, upload: asyncio.Future[None]) -> None:
         self._ending.discard(upload)
         if not upload.cancelled():
-            upload.exception()  # nobody waits for it
+            upload.exception()  # no caller waits for it
 
     async def _put_parts(self, key: str, path: Path, is_given_up: asyncio.Event) -> None:
         from obstore import put_async
