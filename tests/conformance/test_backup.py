@@ -18,6 +18,7 @@ from sapwood import Agent, App, NotFound, Settings, Unavailable
 from sapwood.errors import Quarantined, UsageError
 from sapwood.kernel.node import backup, stored_copies
 from sapwood.kernel.node.data_folder import RESTORED, roots_in, tree_folder
+from sapwood.kernel.node.tree_check import check_folder
 from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 from sapwood.types import Address
@@ -400,6 +401,34 @@ class Stubborn(Library):
         finally:
             self.deps.log.append("told to go")
             await self.deps.go.wait()
+
+
+@pytest.mark.slow
+async def test_what_reads_a_tree_while_it_is_replaced_waits_and_reads_what_was_restored(
+    run: Run, probe: Probe, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(patience()), run(Stubborn, deps=probe) as world:
+        agent = await world.get_agent(Stubborn, "l")
+        await agent.put(1)
+        await world.app.backup(tmp_path, Stubborn, "l")
+        await agent.put(2)
+        staying = asyncio.create_task(agent.stay())
+        await probe.seen("stays")
+        restore = asyncio.create_task(world.app.restore(tmp_path, Stubborn, "l"))
+        await happens(lambda: "told to go" in probe.log)
+
+        again = asyncio.create_task(world.app.restore(tmp_path, Stubborn, "l"))
+        check = asyncio.create_task(backup.verify(world.node, Address.root_of("Stubborn", "l")))
+        copy = asyncio.create_task(world.app.backup(tmp_path / "second", Stubborn, "l"))
+        await asyncio.wait({again, check, copy}, timeout=0.5)
+        probe.go.set()
+
+        assert await restore == await again == await copy == 1
+        assert (await check).is_whole
+        with pytest.raises(Unavailable, match="restored"):
+            await staying
+        assert await agent.known() == [1]
+        assert (await asyncio.to_thread(check_folder, tmp_path / "second", None, world.node.content_checks)).is_whole
 
 
 @pytest.mark.slow

@@ -7,15 +7,18 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.conformance.worlds import happens
 
 from sapwood import After, Agent, App, NotFound, expose
 from sapwood.cli.render import picture
 from sapwood.errors import ForbiddenSql, Quarantined
 from sapwood.testing import World, running
+from sapwood.types import Address
 from sapwood.web.admin import Admin
 
 DELETE = "DELETE FROM notes"
@@ -166,6 +169,23 @@ async def test_the_state_of_one_that_sleeps_is_what_it_stored() -> None:
             await operator.state("Library:main/Shelf:three")
         with pytest.raises(NotFound):
             await operator.state("Library:other")
+
+
+async def test_the_state_of_one_that_is_being_restored_is_the_restored_one(tmp_path: Path) -> None:
+    async with running(App(agents=[Shelf])) as world:
+        shelf = await world.get_agent(Shelf, "s")
+        await shelf.note("a")
+        await world.app.backup(tmp_path, Shelf, "s")
+        await shelf.note("b")
+        tree = world.node.loader.tree(Address.root_of("Shelf", "s"))
+        with tree.kept_still():  # as by another backup: the restore waits
+            restore = asyncio.create_task(world.app.restore(tmp_path, Shelf, "s"))
+            await happens(lambda: tree.destroyed is not None)
+            state = asyncio.create_task(Admin(world.node).state("Shelf:s"))
+            await asyncio.sleep(0)
+
+        assert await state == {"notes": 1}
+        assert await restore == 1
 
 
 async def test_who_does_not_exist_yet_is_said_in_words() -> None:

@@ -113,7 +113,7 @@ class AdminDeadLetters:
         """Return the dead letters of a tree, or of those below an agent of it."""
         if not await self._node.loader.exists(root):
             return []  # destroyed, and the index does not know it yet
-        tree = await self._node.loader.load(root, only_files=True)
+        tree = await self._node.loader.load_files(root)
         found: list[Letter] = []
         tree.visitors += 1
         try:

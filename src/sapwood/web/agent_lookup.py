@@ -31,7 +31,7 @@ class AgentLookup:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not await self._node.loader.exists(address.root):
             raise NotFound(f"{address} does not exist: {self._no_root(address)}", path=address.segments)
-        tree = await self._node.loader.load(address.root, only_files=True)
+        tree = await self._node.loader.load_files(address.root)
         stem, here = ROOT_STEM, address.root
         for step in address.segments[1:]:
             row = self.children(tree, stem).find((step.type,), step.name)

@@ -101,7 +101,7 @@ async def verify_tree(node: Node, root: Address, copier: Copier) -> list[str]:
 
 async def _copy(node: Node, root: Address, half: Path, copier: Copier) -> list[str]:
     """Copy a tree as it is at one moment to a new folder; return what is damaged, in sentences."""
-    tree = await node.loader.load(root, only_files=True)
+    tree = await node.loader.load_files(root)
     if not tree.folder.exists():
         raise NotFound(f"{root} has no data.", path=root.segments)
     try:
@@ -352,7 +352,7 @@ async def _replace(node: Node, root: Address, half: Path) -> None:
 async def _may_have_objects(node: Node, root: Address) -> bool:
     """Return whether a tree, as it is now, may have files in the archive."""
     try:
-        return folder_of((await node.loader.load(root, only_files=True)).root) is not None
+        return folder_of((await node.loader.load_files(root)).root) is not None
     except (ChainBroken, StoredDataError):
         return True
 

@@ -67,6 +67,12 @@ class TreeLoader:
                 raise Moved(address.root) from None
         return self.tree(address, kind, only_files=only_files)
 
+    async def load_files(self, root: Address) -> Tree:
+        """Return a tree whose files are read or copied. While they are being replaced or removed, it waits."""
+        while (tree := await self.load(root, only_files=True)).destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        return tree
+
     def tree(self, address: Address, kind: AgentClass | None = None, *, only_files: bool = False) -> Tree:
         """Return the tree an address belongs to; `only_files`: none of its agents will run, it may be in quarantine."""
         if self._node.on_other_thread():
@@ -95,7 +101,7 @@ class TreeLoader:
         tree = self._node.trees.get(root)
         if tree is None and self._node.keeper is not None and self._node.owns(root):
             tree = await self.load(root, only_files=True)
-        if tree is not None and tree.destroyed is not None:
+        if tree is not None and tree.destroyed is not None and not tree.is_replaced:
             return False
         folder = tree_folder(self._node.folder, root)
         return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())

@@ -103,6 +103,7 @@ class TreeRemoval:
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         done = tree.destroyed = self._node.loop.create_future()
+        tree.is_replaced = True
         self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self.end(tree, error)

@@ -64,7 +64,9 @@ class Tree(TreeFiles):
         self.kinds: dict[str, AgentClass] = {}
         """The class each type id meant when it was last used here."""
         self.destroyed: asyncio.Future[None] | None = None
-        """Set once the whole tree has a tombstone; done when nothing is left of it."""
+        """Set once the whole tree has a tombstone, or is being replaced; done when nothing is left of it."""
+        self.is_replaced = False
+        """Whether other files take the place of its own."""
         self.is_held = False
         """Whether it was in quarantine when it was last called."""
         self.deletions: set[asyncio.Task[None]] = set()
