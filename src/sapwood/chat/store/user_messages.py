@@ -7,11 +7,8 @@ feedback, compaction).
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -19,6 +16,7 @@ import msgspec
 
 from sapwood.chat.store.file_references import digest_in, reference
 from sapwood.chat.store.transcript import UIMessage
+from sapwood.client.public_hosts import is_public_host
 from sapwood.errors import InvalidArguments
 from sapwood.wire.inline_files import ATTACHED
 
@@ -27,14 +25,6 @@ if TYPE_CHECKING:
 
 ROLES = ("user", "assistant")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
-HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
-INTERNAL_DOMAINS = ("localhost", "local", "internal", "intranet", "lan", "home.arpa")
-"""Domains that name machines of a private network, whatever they resolve to."""
-GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
-PROTOCOL_ASSIGNMENTS = ipaddress.IPv4Network("192.0.0.0/24")
-"""Special addresses, one of them the metadata of a cloud. Python 3.11 takes most of them for global ones."""
-AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
-"""Serves credentials to Azure's virtual machines at a public address."""
 INLINE_URLS = ("data:", ATTACHED[:5])
 """How the URLs of inline files begin."""
 SHOWN = 80
@@ -147,32 +137,11 @@ def _wrong_with(url: str, schemes: Collection[str]) -> str:
         return f"`url` must begin with {expected}, got {_quoted(parsed.scheme or url)}."
     # What one URL parser takes for the host another may take for the path: refuse the spellings they differ on.
     odd = not url.isprintable() or any(sign in url for sign in ' \\<>"') or "@" in parsed.netloc
-    if odd or not host or not _is_public(host):
+    # A public name may still lead to a private address. Pydantic AI resolves it again when it downloads the file, and
+    # refuses such an address, because a client cannot set `force_download`.
+    if odd or not host or not is_public_host(host):
         return f"`url` must name a public host, got {_quoted(url)}. Send the file as a data: URL instead."
     return ""
-
-
-def _is_public(host: str) -> bool:
-    """Return whether a host is a public IP address, or a name outside of the domains of private networks.
-
-    A name may still resolve to a private address. Pydantic AI resolves it again when it downloads the file, and
-    refuses such an address, because a client cannot set `force_download`.
-    """
-    if ":" in host:
-        try:
-            six = ipaddress.IPv6Address(host)
-        except ValueError:
-            return False
-        # 6to4 carries an IPv4 address, and so do the interface ids of ISATAP.
-        return six.is_global and six in GLOBAL_IPV6 and six.sixtofour is None and six.packed[10:12] != b"\x5e\xfe"
-    host = host.lower().removesuffix(".")
-    with suppress(OSError):
-        packed = socket.inet_aton(host)  # 127.1, 0x7f.1 and 2130706433 are addresses too
-        four = ipaddress.IPv4Address(packed)
-        is_special = four.is_multicast or four == AZURE_PLATFORM or four in PROTOCOL_ASSIGNMENTS
-        return str(four) == host and four.is_global and not is_special
-    is_internal = any(host == name or host.endswith(f".{name}") for name in INTERNAL_DOMAINS)
-    return HOST_NAME.fullmatch(host) is not None and not is_internal
 
 
 def _content(url: str, media_type: str) -> Any:
