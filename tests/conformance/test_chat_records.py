@@ -16,11 +16,11 @@ from tests.conformance.runtimes import running
 
 from sapwood import Agent, App, Limits, Retention, agent_tool, tool
 from sapwood.address import Address
+from sapwood.admin.admin import Admin
 from sapwood.errors import NotFound, OverLimit, Unavailable, UsageError
 from sapwood.storage.database import Database
 from sapwood.testing import ScriptedModel, World, call, calls, fails, text
 from sapwood.testing import running as running_here
-from sapwood.web.admin import Admin
 from sapwood.when import After, Every
 
 Row = tuple[str, str, int | None, int, str]

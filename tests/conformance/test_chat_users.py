@@ -12,10 +12,10 @@ from tests.conformance.chats import done, say, user
 from tests.conformance.served import Served, served
 
 from sapwood import App, ChatAgent, Turn, expose, tool
+from sapwood.admin.admin import Admin
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import NoSuchMethod
 from sapwood.testing import ScriptedModel, call, text
-from sapwood.web.admin import Admin
 
 DESK = "/agents/user-desk/d"
 ANN = {"who": "ann"}

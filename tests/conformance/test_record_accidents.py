@@ -16,9 +16,9 @@ from tests.conformance.test_chat_records import Looking, counted, rows, said, se
 
 from sapwood import Agent, App, Retention, agent, tool
 from sapwood.address import Address
+from sapwood.admin.agent_lookup import AgentLookup
 from sapwood.errors import Unavailable, UsageError
 from sapwood.testing import ScriptedModel, World, call, calls, running, text
-from sapwood.web.agent_lookup import AgentLookup
 from sapwood.when import After
 
 

@@ -12,8 +12,8 @@ from tests.conformance.errands import Bench, Giving, again, boss, caller, helper
 from tests.machine import patience
 
 from sapwood import Agent, ChatAgent, Run, agent_tool, tool
+from sapwood.admin.admin import Admin
 from sapwood.testing import ScriptedModel, call, text
-from sapwood.web.admin import Admin
 
 pytestmark = [pytest.mark.storage, pytest.mark.slow]
 

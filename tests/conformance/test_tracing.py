@@ -17,9 +17,9 @@ from tests.conformance.serving import door
 from tests.machine import patience
 
 from sapwood import After, Agent, App, ChatAgent, RemoteSubAgent, agent_tool, tool, tracing
+from sapwood.admin.admin import Admin
 from sapwood.testing import ScriptedModel, World, call, text
 from sapwood.testing import running as running_here
-from sapwood.web.admin import Admin
 
 pytestmark = pytest.mark.core("workers", "cluster")
 

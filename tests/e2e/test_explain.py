@@ -12,8 +12,8 @@ from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
 from tests.machine import patience
 
 from sapwood import App, agent_tool, tool
+from sapwood.admin.admin import Admin
 from sapwood.testing import World, running
-from sapwood.web.admin import Admin
 
 pytestmark = pytest.mark.realtime("the provider is a real server")
 

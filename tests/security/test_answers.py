@@ -18,12 +18,12 @@ from tests.conformance.worlds import asleep
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, Question, agent_tool, tool
+from sapwood.admin.admin import Admin
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.errors import UsageError
 from sapwood.runs.tables.decisions import broken_at, read
 from sapwood.testing import ScriptedModel, call, calls, running, text
 from sapwood.types import Address, PathSegment
-from sapwood.web.admin import Admin
 from support_desk import Desk, RefundAgent, Ticket, make_app, token_for
 
 pytestmark = pytest.mark.slow  # each starts a server

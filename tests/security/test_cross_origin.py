@@ -14,11 +14,11 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from sapwood import Agent, App, ChatAgent, Settings
+from sapwood.admin.door import AdminDoor
 from sapwood.auth import JwtAuth
 from sapwood.cli.host_check import HostCheck
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, running, text
-from sapwood.web.admin_http import OperatorDoor
 from sapwood.web.origins import cross_origin_refusal
 
 SERVER = "http://sapwood.example"
@@ -209,7 +209,7 @@ def test_a_socket_is_judged_by_its_origin_where_the_site_is_in_doubt(
 
 async def test_operator_urls_refuse_foreign_pages_even_with_the_token() -> None:
     headers = {"authorization": "Bearer t"}
-    async with browsing(door=lambda world: OperatorDoor(world.app, lambda: world.node, "t")) as client:
+    async with browsing(door=lambda world: AdminDoor(world.app, lambda: world.node, "t")) as client:
         assert (await client.post("/_sapwood/tree", headers=headers)).status_code == 200
         assert (await client.post("/_sapwood/tree", headers={**headers, **EVIL})).status_code == 403
 

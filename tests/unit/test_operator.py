@@ -15,11 +15,11 @@ from rich.console import Console
 from tests.conformance.worlds import happens
 
 from sapwood import After, Agent, App, NotFound, expose
+from sapwood.admin.admin import Admin
 from sapwood.cli.render import picture
 from sapwood.errors import ForbiddenSql, Quarantined
 from sapwood.testing import World, running
 from sapwood.types import Address
-from sapwood.web.admin import Admin
 
 DELETE = "DELETE FROM notes"
 

@@ -12,9 +12,9 @@ import pytest
 
 from sapwood import After, Agent, App, NotFound, Retry, agent
 from sapwood.address import Address
+from sapwood.admin.admin import Admin
 from sapwood.errors import Quarantined
 from sapwood.testing import World, running
-from sapwood.web.admin import Admin
 
 ONCE = After(timedelta(0), retry=Retry(max_attempts=1))
 SECOND = timedelta(seconds=1)

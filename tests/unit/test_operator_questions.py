@@ -12,9 +12,9 @@ import pytest
 from tests import loops
 
 from sapwood import Agent, App, ChatAgent, Question, Settings, tool
+from sapwood.admin.admin import Admin
 from sapwood.cli.commands import cli
 from sapwood.testing import ScriptedModel, call, running, text
-from sapwood.web.admin import Admin
 
 
 class ReturnedGoods(Agent):

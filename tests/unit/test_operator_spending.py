@@ -11,13 +11,13 @@ import pytest
 from tests import loops
 
 from sapwood import App, ChatAgent, Settings, agent_tool
+from sapwood.admin.admin import Admin
+from sapwood.admin.spending import most_expensive
 from sapwood.cli.commands import cli
 from sapwood.errors import Unavailable
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.testing import ScriptedModel, call, running, text
 from sapwood.types import Address
-from sapwood.web.admin import Admin
-from sapwood.web.admin_spending import most_expensive
 
 PRICES = {"scripted": (1.0, 1.0)}
 

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.stored_folder import NAMES, StoredBox, address, copy_of, deepest, fold, folder_of, make_folder
 
 from sapwood import App, NotFound, Settings
+from sapwood.admin.admin import Admin
 from sapwood.cli.commands import cli
 from sapwood.errors import SapwoodError, StoredDataError, UsageError
 from sapwood.kernel.node.data_folder import roots_in
@@ -22,7 +23,6 @@ from sapwood.runs.tables.decisions import DECISIONS, broken_chain
 from sapwood.storage.engine import CHECKED
 from sapwood.storage.file_reader import reading
 from sapwood.storage.integrity import damage_in
-from sapwood.web.admin import Admin
 
 GOOD = {"StoredBox:good", "StoredBox:other"}
 ALL = {f"StoredBox:{name}" for name in NAMES}

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console, RenderableType
 
 from sapwood.address import Address
+from sapwood.admin.admin import Admin
 from sapwood.cli import remote, render
 from sapwood.cli.parameters import Agent, AsJson, Data
 from sapwood.cli.quantities import counted
@@ -20,7 +21,6 @@ from sapwood.cli.top import Top
 from sapwood.errors import ForbiddenSql, Refused, Unavailable, UsageError
 from sapwood.runs.tables.decisions import Decision, broken_at
 from sapwood.runs.tables.question import Question
-from sapwood.web.admin import Admin
 from sapwood.wire import runs as wire
 
 BETWEEN_LOOKS = 0.5

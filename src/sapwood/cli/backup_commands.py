@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
+from sapwood.admin.admin import Admin
 from sapwood.app import CONTENT_CHECKS
 from sapwood.cli import remote, rotation
 from sapwood.cli.damage import copied, tell_damage
@@ -23,7 +24,6 @@ from sapwood.kernel.node.stored_copies import UNFINISHED
 from sapwood.kernel.node.tree_check import check_folder
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport
 from sapwood.storage.files import held_still
-from sapwood.web.admin import Admin
 
 Keep = Annotated[
     int | None,

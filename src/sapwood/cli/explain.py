@@ -13,11 +13,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from sapwood.admin.admin import Admin
 from sapwood.cli import remote
 from sapwood.cli.parameters import Agent, AsJson, Data
 from sapwood.cli.terminal import Text, say
 from sapwood.errors import UsageError
-from sapwood.web.admin import Admin
 
 NANO = 1_000_000_000
 NAME = "name"

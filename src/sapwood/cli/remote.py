@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from sapwood.admin.admin import Admin
+from sapwood.admin.door import PREFIX
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE
 from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.settings import Settings
-from sapwood.web.admin import Admin
-from sapwood.web.admin_http import PREFIX
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from sapwood.admin.door import AdminDoor
 from sapwood.app import App, check_agents
 from sapwood.cli.app_loader import LoadedApp, load
 from sapwood.cli.file_watch import FileWatch
@@ -39,7 +40,6 @@ from sapwood.settings import Durability, Settings
 from sapwood.storage.availability import StorageUnavailable, probe
 from sapwood.storage.files import Files, FolderLock
 from sapwood.timings import Timings
-from sapwood.web.admin_http import OperatorDoor
 from sapwood.web.asgi_types import ASGI
 from sapwood.web.connection_limits import ConnectionLimits
 from sapwood.web.frame_budget import FrameBudget
@@ -208,7 +208,7 @@ def _serve(
     options: ServeOptions, loaded: LoadedApp, token: str, sockets: list[socket.socket], seat: Seat | None = None
 ) -> None:
     app = loaded.app
-    door: ASGI = OperatorDoor(loaded.asgi, lambda: app.node, token)
+    door: ASGI = AdminDoor(loaded.asgi, lambda: app.node, token)
     if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
         door = HostCheck(door, app.settings.allowed_hosts)
     server: uvicorn.Server | None = None

@@ -11,13 +11,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from sapwood.admin.admin import Admin
+from sapwood.admin.spending import DEFAULT_LIMIT
 from sapwood.cli import remote
 from sapwood.cli.parameters import AsJson, Data
 from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import Text, say
 from sapwood.kernel.trees.usage import NANO, Spent
-from sapwood.web.admin import Admin
-from sapwood.web.admin_spending import DEFAULT_LIMIT
 
 DELETED = "(deleted agents)"
 UNNAMED = "(no name)"

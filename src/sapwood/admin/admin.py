@@ -14,6 +14,9 @@ from typing import Any
 import msgspec
 
 from sapwood.address import Address
+from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, iso_time
+from sapwood.admin.dead_letters import AdminDeadLetters
+from sapwood.admin.spending import AdminSpending
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.pending_work import pending_work
@@ -28,9 +31,6 @@ from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
-from sapwood.web.admin_dead_letters import AdminDeadLetters
-from sapwood.web.admin_spending import AdminSpending
-from sapwood.web.agent_lookup import MOST_ROWS, AgentLookup, iso_time
 from sapwood.web.stats import busiest, counted, name_of
 
 MOST_AGENTS = 500

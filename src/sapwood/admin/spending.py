@@ -9,12 +9,12 @@ from heapq import nsmallest
 from typing import Any
 
 from sapwood.address import Address
+from sapwood.admin.agent_lookup import AgentLookup
 from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.node.data_folder import roots_in
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.usage import Spent
-from sapwood.web.agent_lookup import AgentLookup
 
 DEFAULT_LIMIT = 20
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from sapwood.address import Address
+from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, iso_time
 from sapwood.errors import NotFound, SapwoodError, UsageError
 from sapwood.kernel.actors.row_ids import row_id
 from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.node.data_folder import roots_in
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
-from sapwood.web.agent_lookup import MOST_ROWS, AgentLookup, iso_time
 
 ALL = "all"
 """Said in place of the id of a dead letter."""

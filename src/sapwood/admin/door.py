@@ -1,0 +1,171 @@
+"""The admin API over HTTP, below `/_sapwood/`.
+
+It answers clients with the token that the server wrote into its data folder. What another node runs is asked there;
+what concerns all trees is asked of all nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from sapwood.admin.access import FULL, Access
+from sapwood.admin.admin import Admin
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Params, addresses_of
+from sapwood.admin.endpoints import ENDPOINTS
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable
+from sapwood.kernel.marshal.copier import json_hook
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.transport import Exchange
+from sapwood.kernel.rpc.remote import Peers
+from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
+from sapwood.web.errors import status_of
+from sapwood.web.handoff import Handoff
+from sapwood.web.origins import cross_origin_refusal
+from sapwood.web.proxy import answer_relayed, relay_to
+from sapwood.web.stats import silent
+from sapwood.wire import frames
+
+PREFIX = "/_sapwood/"
+OPERATE = "operate"
+BODY_BYTES = 8 * 1024 * 1024
+UNAUTHENTICATED = "This request needs the token in operator.json."
+
+
+class AdminDoor:
+    """Stands before an ASGI application, and answers what is below `/_sapwood/` itself."""
+
+    def __init__(self, app: ASGI, node: Callable[[], Node], token: str) -> None:
+        self._app = app
+        self._node = node
+        self._token = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._when_started(send))
+            return
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if (refused := cross_origin_refusal(request, self._node().settings)) is not None:
+            await refused(scope, receive, send)
+            return
+        if not hmac.compare_digest(given, self._token):
+            response: Response = JSONResponse({"error": UNAUTHENTICATED, "code": "unauthenticated"}, 401)
+        else:
+            response = await _answered(self._read(request, FULL))
+        await response(scope, receive, send)
+
+    def _when_started(self, send: Send) -> Send:
+        async def started(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete" and (far := self._node().far) is not None:
+                answer_relayed(far.transport, OPERATE, self._asked_by_another)
+            await send(message)
+
+        return started
+
+    def _asked_by_another(self, message: bytes) -> ASGI:
+        what, asked, by = msgspec.msgpack.decode(message, type=tuple[str, dict[str, Any], tuple[str, list[Any], Any]])
+
+        async def read() -> Response:
+            endpoint, access = ENDPOINTS[what], Access.unpacked(*by)
+            return await self._do(endpoint, endpoint.read(asked, access), access)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await (await _answered(read()))(scope, receive, send)
+
+        return answer
+
+    async def _read(self, request: Request, access: Access) -> Response:
+        what = request.url.path.removeprefix(PREFIX)
+        endpoint = ENDPOINTS.get(what)
+        if endpoint is None:
+            raise NotFound(f"The admin API has no endpoint {what!r}.", path=())
+        params = endpoint.read(await _body(request), access)
+        far = self._node().far
+        if far is None or endpoint.is_of_any_node:
+            return await self._do(endpoint, params, access)
+        message = msgspec.msgpack.encode((what, msgspec.to_builtins(params), access.packed()))
+        if addresses := addresses_of(params):
+            root = addresses[0].root
+            if self._node().owns(root):
+                return await self._do(endpoint, params, access)
+            return Handoff(partial(relay_to, far, root, OPERATE, message))
+        if endpoint.merge is None:
+            return await self._do(endpoint, params, access)
+        return await self._gathered(far, endpoint, params, access, message)
+
+    async def _gathered(
+        self, far: Peers, endpoint: Endpoint[Any], params: Params, access: Access, message: bytes
+    ) -> Response:
+        """Ask all nodes that share the trees, and join what they answer."""
+        assert endpoint.merge is not None
+        others = await far.others()
+        asking = (_collected(far.transport.open(node, OPERATE, message), endpoint.patience) for node in others)
+        answers = await asyncio.gather(*asking)
+        missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
+        own = await self._do(endpoint, params, access)
+        told = [msgspec.json.decode(bytes(own.body), type=Answer), *filter(None, answers)]
+        together = endpoint.merge(params, told) | {"unanswered": missing}
+        together["called"] = "worker" if self._node().keeper is None else "node"
+        if endpoint.name == "top":
+            together["silent"] = [asdict(silent(far, self._node().folder, node)) for node in missing]
+        return _json_response(together)
+
+    async def _do(self, endpoint: Endpoint[Any], params: Params, access: Access) -> Response:
+        assert endpoint.answer is not None
+        answer = await endpoint.answer(AdminCall(self._node(), Admin(self._node()), access), params)
+        return answer if isinstance(answer, Response) else _json_response(answer)
+
+
+async def _answered(answer: Awaitable[Response]) -> Response:
+    try:
+        return await answer
+    except SapwoodError as error:
+        return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+    except (OSError, TypeError, ValueError, KeyError) as error:
+        return JSONResponse({"error": f"{type(error).__name__}: {error}", "code": "error"}, 500)
+
+
+def _json_response(answer: object) -> Response:
+    return Response(
+        msgspec.json.encode(answer, enc_hook=json_hook),
+        media_type="application/json",
+        headers={"cache-control": "no-store"},
+    )
+
+
+async def _collected(opening: Awaitable[Exchange], patience: float) -> Answer | None:
+    """Return what another node answers; None if it does not soon enough, or cannot."""
+    body = b""
+    try:
+        async with asyncio.timeout(patience):
+            exchange = await opening
+            while (message := await exchange.receive()) is not None:
+                body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
+    except (Unavailable, TimeoutError):
+        return None
+    answer = msgspec.json.decode(body, type=Answer)
+    return None if "error" in answer else answer
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES:
+            raise InvalidArguments(f"The body of a request must have at most {BODY_BYTES} bytes.")
+    try:
+        return frames.read_json(body, dict[str, Any]) if body else {}
+    except msgspec.DecodeError as error:
+        raise InvalidArguments(f"The body of a request must be a JSON object: {error}.") from None

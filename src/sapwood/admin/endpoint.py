@@ -1,0 +1,121 @@
+"""What one endpoint of the admin API is: its parameters, the scope that it needs, and what answers it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.admin.access import Access, Scope
+from sapwood.admin.admin import Admin
+from sapwood.errors import InvalidArguments, Refused
+from sapwood.kernel.node.node import Node
+
+MAX_LIMIT = 500
+"""Rows of a page at most."""
+PATIENCE = 3.0
+"""Seconds that another process is given to say what it knows; one that is stuck is left out."""
+
+
+class Params(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The parameters of an endpoint. Those of most have an `address`."""
+
+
+class OneAgent(Params):
+    """The parameters of an endpoint about one agent."""
+
+    address: str
+
+
+class MaybeAgent(Params):
+    """The parameters of an endpoint about one agent, or about all."""
+
+    address: str | None = None
+
+
+class AgentPage(OneAgent):
+    """The parameters of an endpoint that lists something of one agent by pages."""
+
+    after: str | None = None
+    limit: int = 100
+
+
+class Page(MaybeAgent):
+    """The parameters of an endpoint that lists by pages."""
+
+    after: str | None = None
+    limit: int = 100
+
+
+class AdminCall(NamedTuple):
+    """One request to the admin API, at the node that answers it."""
+
+    node: Node
+    admin: Admin
+    access: Access
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it may see what agents and people wrote."""
+        return "content" in self.access.scopes
+
+
+Event: TypeAlias = tuple[str, Any]
+"""One server-sent event: its name and its data."""
+Answer: TypeAlias = dict[str, Any]
+P = TypeVar("P", bound=Params)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[P]):
+    """One endpoint."""
+
+    name: str
+    scope: Scope
+    params: type[P]
+    answer: Callable[[AdminCall, P], Awaitable[Any]] | None = None
+    """Returns the result, or a response."""
+    stream: Callable[[AdminCall, P], AsyncIterator[Event]] | None = None
+    """Yields server-sent events."""
+    merge: Callable[[P, Sequence[Answer]], Answer] | None = None
+    """Joins what the nodes answer that share the trees; `None` if a request without an address is for one node."""
+    more: Callable[[P], Scope | None] = lambda _: None
+    """Returns another scope that these parameters need."""
+    patience: float = PATIENCE
+    is_of_any_node: bool = False
+    """Whether any node answers, whichever has the agent."""
+
+    def read(self, body: dict[str, Any], access: Access) -> P:
+        """Return the parameters of a request that this access allows."""
+        try:
+            params = msgspec.convert(body, self.params)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"The parameters of {self.name!r} do not fit: {error}.") from None
+        if not 1 <= (limit := getattr(params, "limit", 1)) <= MAX_LIMIT:
+            raise InvalidArguments(f"`limit` must be from 1 to {MAX_LIMIT}, got {limit}.")
+        self._check(params, access)
+        return params
+
+    def _check(self, params: P, access: Access) -> None:
+        for scope in (self.scope, self.more(params)):
+            if scope is not None:
+                access.check(scope, self.name)
+        if access.below is None:
+            return
+        if hasattr(params, "address") and getattr(params, "address", None) is None:
+            params.address = str(access.below)  # pyright: ignore[reportAttributeAccessIssue]
+        if not (addresses := addresses_of(params)):
+            raise Refused(f"{self.name!r} needs a token that is not limited to {access.below}.")
+        for address in addresses:
+            if not access.covers(address):
+                raise Refused(f"The token is limited to {access.below} and agents below it, got {address}.")
+
+
+def addresses_of(params: Params) -> list[Address]:
+    """Return the agents that parameters name."""
+    one: str | None = getattr(params, "address", None)
+    several: list[str] = getattr(params, "addresses", [])
+    return [Address.parse(text) for text in ([one] if one is not None else several)]
