@@ -26,6 +26,7 @@ class MovingCounter(Agent):
 
 
 ROOT = Address.parse("MovingCounter:a")
+DOOR = cast("Any", SimpleNamespace(has_user=lambda scope: False))
 KEPT = OpenSocket("id", [], "m", "Counter", "/", "", [], None, [], b"", False, True, 0, 1, 0)
 
 
@@ -65,7 +66,7 @@ async def test_a_client_that_was_not_told_that_it_is_connected_connects_where_it
 
     said.put_nowait({"type": "websocket.connect"})
     place = UrlTarget(resolve("MovingCounter"), "a", "")
-    holding = HeldSocket(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    holding = HeldSocket(DOOR, cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
     held = asyncio.create_task(holding.hold())
     first = await owners.ends.get()
     assert b"websocket.connect" in (await first.receive() or b"")
@@ -93,7 +94,7 @@ async def test_whoever_is_sent_on_and_knows_not_where_to_does_not_ask_without_a_
         raise AssertionError(message)
 
     place = UrlTarget(resolve("MovingCounter"), "a", "")
-    holding = HeldSocket(cast("Any", None), cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
+    holding = HeldSocket(DOOR, cast("Any", owners), ROOT, place, {"type": "websocket"}, said.get, send)
     held = asyncio.create_task(holding.hold())
     for _ in range(3):
         (await owners.ends.get()).send(pack({"type": MOVED, "socket": b""}))

@@ -21,6 +21,7 @@ from sapwood.kernel.marshal.agent_class import AgentClass, all_classes, resolve
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
 from sapwood.web.access_log import client_of
+from sapwood.web.asgi_types import Scope
 from sapwood.web.auth import ApiKeys, JwtAuth
 from sapwood.web.rate_limit import MinuteLimit
 from sapwood.web.request_path import with_path
@@ -32,6 +33,8 @@ from sapwood.wire import routing
 log = logging.getLogger(__name__)
 
 BELOW = "Sub-agent connection"
+AUTHENTICATED = "sapwood.authenticated"
+"""In the scope of a request: the user that `authenticate` has found, and the router that has asked it."""
 
 
 @dataclass(slots=True)
@@ -167,15 +170,26 @@ class AgentRouter:
         raise TypeError(f"{name} must return None, a Response or a request, got a {type(answer).__name__}.")
 
     async def user(self, request: HTTPConnection) -> object:
-        """Return the user that `authenticate` finds, or refuse the client if it finds none."""
+        """Return the user that `authenticate` finds, or refuse the client if it finds none. It is asked once."""
         if self._authenticate is None:
             return request.scope.get("user")  # the app it is mounted in may know
+        if self.has_asked(request.scope):
+            return request.scope[AUTHENTICATED][1]
         user = await _maybe(self._authenticate(request))
         if user is None:
             if not isinstance(self._authenticate, JwtAuth | ApiKeys):  # they have logged why
                 log.debug("authentication failed client=%s: authenticate returned None", client_of(request.scope))
             raise refusal(401)
+        self.trust(request.scope, user)
         return user
+
+    def has_asked(self, scope: Scope) -> bool:
+        """Return whether the user of a request is known. Another app in this process knows others."""
+        return AUTHENTICATED in scope and scope[AUTHENTICATED][0] is self
+
+    def trust(self, scope: Scope, user: object) -> None:
+        """Take this user for that of a request: `authenticate` has found it, here or at another node of the app."""
+        scope[AUTHENTICATED] = (self, user)
 
 
 @contextlib.contextmanager

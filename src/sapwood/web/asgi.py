@@ -65,7 +65,7 @@ async def serve(
                 return
             if (away := gateway.away(found)) is not None:
                 with gateway.counted(scope):
-                    await carry(*away, found, scope, receive, send)
+                    await carry(gateway, *away, found, scope, receive, send)
                 return
             await (gateway.http if is_http else gateway.websocket)(found, scope, receive, send)
             return

@@ -207,6 +207,14 @@ class Gateway:
         finally:
             body.release()
 
+    def has_user(self, scope: Scope) -> bool:
+        """Return whether `authenticate` was asked about a request."""
+        return self._router.has_asked(scope)
+
+    def trust(self, scope: Scope, user: object) -> None:
+        """Take this user for that of a request: another node of the app has asked `authenticate`."""
+        self._router.trust(scope, user)
+
     async def http(self, place: UrlTarget, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP request."""
         began = time.monotonic()

@@ -51,9 +51,11 @@ REPLAYED = 1024 * 1024
 ASGI_VERSION = {"version": "3.0", "spec_version": "2.3"}
 
 
-async def carry(far: Peers, root: Address, place: UrlTarget, scope: Scope, receive: Receive, send: Send) -> None:
+async def carry(
+    door: Gateway, far: Peers, root: Address, place: UrlTarget, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Let another node answer a client of this one."""
-    await relay(far.open(CARRY, root, pack(told_of(place, scope))), scope, receive, send, root)
+    await relay(far.open(CARRY, root, pack(told_of(door, place, scope))), scope, receive, send, root)
 
 
 async def follow(
@@ -74,7 +76,7 @@ async def follow(
                     raise Unavailable("The request body is too large to retry on another node.") from None
                 raise
             return
-        message = message or pack(told_of(place, scope))
+        message = message or pack(told_of(door, place, scope))
         await relay(far.open(CARRY, root, message), scope, replayed.receive, send, root, replayed)
 
     try:
@@ -99,10 +101,18 @@ async def relay_to(
         await _excuse("The agent's process", scope, receive, send, was_asked=False)
 
 
-def told_of(place: UrlTarget, scope: Scope) -> RelayedConnection:
+def told_of(door: Gateway, place: UrlTarget, scope: Scope) -> RelayedConnection:
     """Return what the other node gets of a request or a socket."""
     facts = {name: scope[name] for name in FACTS if name in scope}
-    return RelayedConnection(place.root.type, place.name, place.rest, facts, _user(scope))
+    told = RelayedConnection(place.root.type, place.name, place.rest, facts, None)
+    told.is_authenticated = door.has_user(scope)
+    try:
+        told.user = _user(scope)
+    except UsageError:
+        if not told.is_authenticated:
+            raise
+        told.is_authenticated = False  # that node finds this user in the same request
+    return told
 
 
 class ReplayBuffer:
@@ -272,6 +282,8 @@ async def serve_for(carried: RelayedConnection, exchange: Exchange, door: Callab
             scope[name] = _pairs(scope[name]) if name == "headers" else tuple(scope[name])
     if carried.user is not None:
         scope["user"] = value_from(carried.user)
+    if carried.is_authenticated:
+        opened.trust(scope, scope["user"])
     if carried.may_move:
         exchange.send(pack({"type": HERE}))
     if carried.kept is not None:

@@ -21,11 +21,13 @@ class RelayedConnection(msgspec.Struct, array_like=True):
     rest: str
     scope: dict[str, Any]
     user: Value | None
-    """Who it is, as far as the app around this one knows."""
+    """Who it is, as far as `authenticate` or the app around this one was asked."""
     may_move: bool = False
     """Whether another node may run the root while the socket is open."""
     kept: OpenSocket | None = None
     """What is known of a socket that was open already when its root came here."""
+    is_authenticated: bool = False
+    """Whether `authenticate` has found the user."""
 
 
 class OpenSocket(msgspec.Struct, array_like=True):

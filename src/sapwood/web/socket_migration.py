@@ -62,7 +62,7 @@ class HeldSocket:
         self._door = door
         self._far = far
         self._root = root
-        self._carried = told_of(place, scope)
+        self._carried = told_of(door, place, scope)
         self._carried.may_move = True
         self._receive = receive
         self._send = send
