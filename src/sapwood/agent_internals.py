@@ -76,6 +76,8 @@ class AgentInternals(AgentBase):
         """Return the whole input of a run of this agent; the framework's own."""
         return await self._actor.of(Runs).full_input(run)
 
-    async def _sapwood_send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
+    async def _sapwood_send_stop(
+        self, owner: str, session: str, reason: str, until: float, memo: str | None = None
+    ) -> None:
         """Ask another server to stop a run; the framework's own."""
-        await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until)
+        await self._actor.of(RemoteSessions).send_stop(owner, session, reason, until, memo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -20,16 +21,21 @@ from tests.conformance.serving import serving
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import Agent, App, RemoteSubAgent, Run, Unavailable, remote_agent_tool
-from sapwood.errors import RemoteLost, RemoteRefused, RemoteUnauthorized, UsageError
+from sapwood import Agent, App, Question, RemoteSubAgent, Run, Unavailable, remote_agent_tool
+from sapwood.auth import User
+from sapwood.errors import InvalidArguments, RemoteLost, RemoteRefused, RemoteUnauthorized, UsageError
 from sapwood.remote import (
     Chunk,
     End,
     Heartbeat,
+    Memo,
     Milestone,
+    OpenQuestions,
     Position,
     Progress,
+    RemoteAnswer,
     RemoteEvent,
+    RemoteQuestion,
     RemoteStatus,
     RunTransport,
 )
@@ -634,3 +640,169 @@ async def test_a_cancelled_or_destroyed_root_cancels_the_run_three_levels_below(
         await until(lambda: job.stopped is not None)
         assert job.stopped == ("enough" if how == "stop" else "destroyed")
         await asyncio.gather(giving, return_exceptions=True)
+
+
+class Ticket:
+    """The other side chooses the ids of its runs, so the caller has to store them."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.ids: list[str] = []
+        self.go = asyncio.Event()
+        self.answers: list[RemoteAnswer] = []
+        self.asks: list[RemoteQuestion] = []
+
+
+class TicketTransport:
+    def __init__(self, other: Ticket) -> None:
+        self._other = other
+
+    def recall(self, memo: Memo) -> None:
+        self._memo = memo
+
+    async def start(self, session: str, input: Any) -> RemoteStatus:
+        if self._memo.text is None:
+            self._other.ids.append(f"ticket-{len(self._other.ids) + 1}")
+            await self._memo.store(self._other.ids[-1])
+        return await self.status(session)
+
+    async def status(self, session: str) -> RemoteStatus:
+        self._other.log.append(f"status {self._memo.text}")
+        return RemoteStatus("running", len(self._memo.chunks()))
+
+    async def cancel(self, session: str, reason: str) -> RemoteStatus:
+        self._other.log.append(f"cancel {self._memo.text}")
+        return RemoteStatus("cancelled", reason=reason)
+
+    async def answer(self, session: str, answer: RemoteAnswer) -> bool:
+        self._other.answers.append(answer)
+        self._other.go.set()
+        return True
+
+    async def stream(self, session: str, after: Position) -> AsyncGenerator[list[RemoteEvent], None]:
+        chunks = self._memo.chunks()
+        assert after.seq == len(chunks)
+        self._other.log.append(f"stream {self._memo.text} {chunks}")
+        if not chunks:
+            yield [Chunk(1, word(1))]
+        yield [OpenQuestions(self._other.asks)]
+        await self._other.go.wait()
+        output = self._other.answers[-1].value if self._other.answers else None
+        yield [End(RemoteStatus("completed", 1, output=output))]
+
+
+class AtTicket(RemoteSubAgent):
+    url = "ticket"
+    deps: Ticket
+    approvers = "clerk"
+
+    def transport(self) -> RunTransport:
+        return TicketTransport(self.deps)
+
+
+class TicketDesk(Agent):
+    async def give(self) -> Run:
+        return await self.run_agent(AtTicket, 1, run_id="r1")
+
+    async def one(self, id: str) -> Run | None:
+        return self.runs.get(id)
+
+    async def forget(self) -> None:
+        await self.runs.clear()
+
+    async def asked(self) -> list[Question]:
+        return await self.questions.list()
+
+    async def approve(self) -> bool:
+        (question,) = await self.questions.list()
+        return await self.questions.approve(question)
+
+    async def reply(self, value: Any) -> bool:
+        (question,) = await self.questions.list()
+        return await self.questions.answer(question, value)
+
+
+async def open_question(desk: Any) -> Question:
+    """Return the question of a run when it is open."""
+    while not (asked := await desk.asked()):  # noqa: ASYNC110 - each look is a call of the agent
+        await asyncio.sleep(0)
+    return asked[0]
+
+
+@asynccontextmanager
+async def ticket_and_desk(**options: Any) -> AsyncGenerator[tuple[Ticket, Any], None]:
+    other = Ticket()
+    async with asyncio.timeout(patience()), served(App(agents=[TicketDesk], deps=other, **options)) as near:
+        yield other, near
+
+
+@pytest.mark.promise("A-209")
+async def test_what_a_transport_stores_is_there_after_a_crash_and_to_cancel_a_deleted_run() -> None:
+    async with ticket_and_desk() as (other, near):
+        desk = await near.world.get_agent(TicketDesk, "d")
+        giving = asyncio.create_task(desk.give())
+        await until(lambda: "stream ticket-1 []" in other.log)
+        await near.world.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        desk = await near.world.get_agent(TicketDesk, "d")
+        await until(lambda: f"stream ticket-1 {[word(1)]}" in other.log)
+
+        await desk.forget()
+
+        await until(lambda: "cancel ticket-1" in other.log)
+        assert other.ids == ["ticket-1"]
+
+
+@pytest.mark.promise("A-209")
+@pytest.mark.parametrize(
+    ("asked", "wrong", "right"),
+    [
+        (RemoteQuestion("q", prompt="Which?", options=("red", "blue")), "green", "blue"),
+        (RemoteQuestion("q", prompt="Why?"), 3, "because"),
+        (RemoteQuestion("q", prompt="How much?", schema={"type": "integer"}), "much", 3),
+    ],
+    ids=["choice", "text", "form"],
+)
+async def test_a_remote_run_can_ask_for_a_value(asked: RemoteQuestion, wrong: Any, right: Any) -> None:
+    async with ticket_and_desk() as (other, near):
+        other.asks = [asked]
+        desk = await near.world.get_agent(TicketDesk, "d")
+        giving = asyncio.create_task(desk.give())
+        await until(lambda: "stream ticket-1 []" in other.log)
+        await open_question(desk)
+        with pytest.raises(InvalidArguments):
+            await desk.reply(wrong)
+        with pytest.raises(InvalidArguments, match="asks for a value"):
+            await desk.approve()
+        assert not other.answers
+
+        assert await desk.reply(right)
+
+        assert (await giving).output == right
+        assert (other.answers[0].value, other.answers[0].approved) == (right, True)
+        assert await desk.asked() == []
+
+
+@pytest.mark.promise("A-209")
+async def test_the_approvers_of_the_class_answer_what_a_remote_run_asks() -> None:
+    def user(request: Any) -> User:
+        name = request.headers["authorization"].removeprefix("Bearer ")
+        return User(name, {"roles": [name]})
+
+    async with ticket_and_desk(authenticate=user) as (other, near):
+        other.asks = [RemoteQuestion("q", prompt="Why?")]
+        desk = await near.world.get_agent(TicketDesk, "d")
+        giving = asyncio.create_task(desk.give())
+        asked = await open_question(desk)
+        path = [{"type": one.type, "name": one.name} for one in asked.path]
+        body = json.dumps({"id": "q", "path": path, "output": "because", "digest": asked.digest}).encode()
+
+        async def post(key: str) -> Any:
+            headers = {"authorization": f"Bearer {key}"}
+            url = "/agents/ticket-desk/d/questions"
+            return await near.site.http(url, method="POST", body=body, headers=headers)
+
+        assert (await post("guest")).status == 403
+        assert not other.answers
+        assert (await post("clerk")).status == 200
+        assert (await giving).output == "because"

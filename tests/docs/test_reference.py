@@ -106,6 +106,8 @@ REMOTE_NAMES = [
     "End",
     "Heartbeat",
     "HttpTransport",
+    "Memo",
+    "MemoTransport",
     "Milestone",
     "NestedEvent",
     "NestedEvents",

@@ -32,7 +32,7 @@ from sapwood.runs.execution.run_hooks import class_hooks
 from sapwood.runs.questions.remote_questions import Mirror
 from sapwood.runs.remote.nested_log import NestedLog
 from sapwood.runs.remote.remote_run import RemoteRun, open_run
-from sapwood.runs.remote.remote_sessions import FAILED, LAST_TRY, RemoteSessions, back_off
+from sapwood.runs.remote.remote_sessions import FAILED, LAST_TRY, RemoteSessions, SessionMemo, back_off
 from sapwood.runs.remote.transport import (
     Chunk,
     End,
@@ -100,11 +100,12 @@ class RemoteRuns(MethodRuns):
         return False if question is None else self._answer(question, answer, author)
 
     async def _answer(self, question: Question, answer: Answer, author: Author) -> bool:
-        session = self._session(self._actor.address.name)
-        if session is None:
+        run = self._actor.address.name
+        if (session := self._session(run)) is None:
             return False
         await self._actor.leave()
-        async with open_run(self._actor, self._actor.agent, session) as remote:
+        memo = SessionMemo(self._actor, run)
+        async with open_run(self._actor, self._actor.agent, session, memo) as remote:
             return await self._mirror.answer(remote, question, answer, author)
 
     async def _stop(self, run: str, reason: str) -> None:
@@ -124,7 +125,8 @@ class RemoteRuns(MethodRuns):
             raise UsageError(f"{self._actor.kind.cls.__name__} is a remote agent: other agents start its runs.")
         self._sessions.add(self._actor, session)
         try:
-            async with open_run(self._actor, self._actor.agent, session) as remote:
+            memo = SessionMemo(self._actor, run)
+            async with open_run(self._actor, self._actor.agent, session, memo) as remote:
                 return _ended(await self._followed_to_end(run, input, remote))
         except Exception as error:
             self._actor.check_live()

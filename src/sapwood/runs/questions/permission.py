@@ -85,7 +85,7 @@ class Permission:
         """Return who may approve, also if the agent that asks sleeps."""
         if question.kind == "client":
             return ANY_CLIENT
-        if question.is_from_code:
+        if question.is_from_code and question.remote is None:
             return ANY_CLIENT if question.roles == () else question.roles
         asker = self._tree.actors.get(owner)
         if asker is not None and asker.ready:

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from sapwood.address import PathSegment
-from sapwood.errors import NotFound, Refused, RemoteRefused, Unavailable
+from sapwood.errors import InvalidArguments, NotFound, Refused, RemoteRefused, Unavailable, UsageError
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.json_schemas import check_schema
 from sapwood.runs.execution.access_gates import Path, Shut
 from sapwood.runs.questions.questions import Questions, approval
 from sapwood.runs.remote.remote_run import RemoteRun
@@ -40,7 +41,7 @@ class Mirror:
 
     def replace(self, told: Sequence[RemoteQuestion]) -> None:
         """The other server tells which questions are open. Both this agent and the root can be written."""
-        found = [_mirrored(one) for one in told[: wire.MAX_QUESTIONS]]
+        found = [_mirrored(one) for one in told[: wire.MAX_QUESTIONS] if _has_usable_schema(one)]
         self._set([one for one in found if len(msgspec.json.encode(one)) <= wire.MAX_QUESTION_BYTES])
 
     def withdraw(self) -> None:
@@ -58,12 +59,14 @@ class Mirror:
     async def answer(self, remote: RemoteRun, question: Question, answer: Answer, author: Author) -> bool:
         """Send an answer to the other server. Raises `Refused` or `Unavailable`, and the question stays open."""
         behalf = (author.user or author.channel)[: wire.MAX_NAME]
+        _check_fits(question, answer)
         sent = RemoteAnswer(
             question.id,
             question.digest,
-            approved=answer.kind == "approved",
+            approved=answer.kind in ("approved", "done"),
             arguments=answer.value if answer.kind == "approved" else None,
-            reason=answer.value if answer.kind == "denied" else None,
+            reason=answer.value if answer.kind in ("denied", "failed") else None,
+            value=answer.value if answer.kind == "done" else None,
             on_behalf_of=behalf,
         )
         try:
@@ -77,9 +80,32 @@ class Mirror:
         return is_taken
 
 
+def _check_fits(question: Question, answer: Answer) -> None:
+    """Raise `InvalidArguments` if an answer is none to this question."""
+    if not question.is_from_code:
+        if answer.kind == "done":
+            raise InvalidArguments("This question is about a tool call. Answer it with `approved`.")
+    elif answer.kind == "approved":
+        raise InvalidArguments("This question asks for a value. Answer it with questions.answer(), or `output`.")
+    elif answer.kind == "done" and (problem := question.problem_of(answer.value)) is not None:
+        raise InvalidArguments(problem)
+
+
+def _has_usable_schema(told: RemoteQuestion) -> bool:
+    """Return whether answers can be checked. A pattern of another server might take for ever to match."""
+    try:
+        check_schema(told.schema or {})
+    except UsageError:
+        return False
+    return b'"pattern"' not in msgspec.json.encode(told.schema)
+
+
 def _mirrored(told: RemoteQuestion) -> Question:
     """Return a question of another server. Its digest is computed here, of what is shown here."""
-    question = Question.about(told.id, told.tool, told.arguments, "approval")
+    if told.prompt is None:
+        question = Question.about(told.id, told.tool, told.arguments, "approval")
+    else:
+        question = replace(Question.from_code(told.prompt, told.options, told.schema, None), id=told.id)
     return replace(question, remote=tuple(told.path))
 
 

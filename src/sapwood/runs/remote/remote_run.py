@@ -10,6 +10,8 @@ from typing import Any, Protocol, cast
 from sapwood.errors import Refused, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.runs.remote.transport import (
+    Memo,
+    MemoTransport,
     Position,
     QuestionTransport,
     RemoteAnswer,
@@ -82,9 +84,11 @@ class RemoteAgent(Protocol):
 
 
 @asynccontextmanager
-async def open_run(actor: Actor, agent: RemoteAgent, session: str) -> AsyncGenerator[RemoteRun, None]:
+async def open_run(actor: Actor, agent: RemoteAgent, session: str, memo: Memo) -> AsyncGenerator[RemoteRun, None]:
     """Open the transport of an agent that stands for a remote one, for one run."""
     transport = agent.transport()
+    if isinstance(transport, MemoTransport):
+        transport.recall(memo)
     async with AsyncExitStack() as stack:
         if isinstance(transport, AbstractAsyncContextManager):
             await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", transport))

@@ -13,8 +13,11 @@ import hmac
 import logging
 import re
 from asyncio import Future
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
 
 from sapwood.address import Address
 from sapwood.capabilities.due_work import Agenda
@@ -24,6 +27,7 @@ from sapwood.kernel.alarms.tree_index import OWN_AND_BELOW
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.randomness import Random
 from sapwood.runs.remote.remote_run import RemoteAgent, open_run
+from sapwood.runs.tables import executed_runs_table
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
@@ -97,10 +101,22 @@ class RemoteSessions:
         self._db.begin()
         self._db.ensure(REMOTE)
         self._db.execute(
-            "INSERT INTO sapwood_remote_sessions VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET session = ?2",
+            "INSERT INTO sapwood_remote_sessions (owner, session) VALUES (?, ?)"
+            " ON CONFLICT (owner) DO UPDATE SET session = ?2, memo = CASE WHEN session = ?2 THEN memo END",
             str(stand_in.address),
             session,
         )
+        self._commit_before(stand_in.database)
+
+    def memo(self, owner: Address) -> str | None:
+        """Return what the transport of an agent has stored."""
+        rows = self._db.execute("SELECT memo FROM sapwood_remote_sessions WHERE owner = ?", str(owner))
+        return rows[0][0] if rows else None
+
+    def store_memo(self, stand_in: Actor, text: str) -> None:
+        """Store what the transport of an agent wants to be reminded of. No limit refuses it."""
+        self._db.begin()
+        self._db.execute("UPDATE sapwood_remote_sessions SET memo = ? WHERE owner = ?", text, str(stand_in.address))
         self._commit_before(stand_in.database)
 
     def remove(self, owner: Address) -> None:
@@ -113,17 +129,17 @@ class RemoteSessions:
         if not self._db.has(REMOTE):
             return
         rows = self._db.execute(
-            f"SELECT owner, session FROM sapwood_remote_sessions WHERE {OWN_AND_BELOW}",  # noqa: S608 - ours
+            f"SELECT owner, session, memo FROM sapwood_remote_sessions WHERE {OWN_AND_BELOW}",  # noqa: S608 - ours
             str(address),
         )
         if not rows:
             return
         self._db.begin()  # first, because no limit refuses a stop
         fibers, until = self._root.of(Agenda).fibers, self._root.host.clock.now() + LAST_TRY
-        for owner, session in rows:
+        for owner, session, memo in rows:
             self._db.execute("DELETE FROM sapwood_remote_sessions WHERE owner = ?", owner)
             self._stops.setdefault(session, self._root.host.loop.create_future())
-            fibers.launch(f"stop {owner}", SEND_STOP, owner, session, reason, until)
+            fibers.launch(f"stop {owner}", SEND_STOP, owner, session, reason, until, memo)
         self._commit_before(by.database)
 
     def _commit_before(self, other: Database) -> None:
@@ -132,13 +148,13 @@ class RemoteSessions:
             self._root.home.slices.commit()
             self._root.host.gate.follows(other, self._db)
 
-    async def send_stop(self, owner: str, session: str, reason: str, until: float) -> None:
+    async def send_stop(self, owner: str, session: str, reason: str, until: float, memo: str | None) -> None:
         """Ask the other server to stop a run, and retry until this time while it cannot be reached."""
         clock, failed = self._root.host.clock, 0
         stop = self._stops.setdefault(session, self._root.host.loop.create_future())
         try:
             agent = self._stand_in(Address.parse(owner))
-            async with open_run(self._root, agent, session) as remote:
+            async with open_run(self._root, agent, session, OldMemo(memo)) as remote:
                 while clock.now() < until:
                     try:
                         await remote.cancel(reason)
@@ -201,6 +217,47 @@ class RemoteSessions:
             database=gone,
         )
         return actor.agent
+
+
+class SessionMemo:
+    """What is stored for the transport of a run that an agent stands for."""
+
+    def __init__(self, stand_in: Actor, run: str) -> None:
+        self._actor, self._run = stand_in, run
+
+    @property
+    def text(self) -> str | None:
+        """The text that was stored last."""
+        return RemoteSessions.of(self._actor).memo(self._actor.address)
+
+    async def store(self, text: str) -> None:
+        """Store a text, and return when it is durable."""
+        self._actor.check_live()
+        RemoteSessions.of(self._actor).store_memo(self._actor, text)
+        *_, root = self._actor.lineage()
+        await root.leave()
+        self._actor.check_live()
+
+    def chunks(self) -> Sequence[Any]:
+        """Return the bodies of the chunks of the run."""
+        row = executed_runs_table.find(self._actor.database, self._run)
+        stored = [] if row is None else executed_runs_table.streamed(self._actor.database, row.stream)
+        return [msgspec.json.decode(one.text) for one in stored]
+
+
+class OldMemo:
+    """What was stored for the transport of a run whose agent may be deleted."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+    async def store(self, text: str) -> None:
+        """Keep a text for as long as this try to stop the run lasts."""
+        self.text = text
+
+    def chunks(self) -> Sequence[Any]:
+        """Return nothing: the chunks may be deleted."""
+        return []
 
 
 def back_off(failed: int, random: Random) -> float:

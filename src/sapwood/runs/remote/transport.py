@@ -96,16 +96,23 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class RemoteQuestion:
-    """A tool call of a remote run, or of an agent below it, that waits for a person to allow it."""
+    """What a remote run, or an agent below it, asks a person: by default, whether a tool call may be made."""
 
     id: str
     """Its id, unique among the questions of the run."""
-    tool: str
+    tool: str = ""
     """The name of the tool."""
-    arguments: Any
+    arguments: Any = None
     """The arguments of the call."""
     path: tuple[PathSegment, ...] = ()
     """The path to the agent that asks, from the one that executes the run."""
+    prompt: str | None = None
+    """The text of a question that is not about a tool call. `None` means that it is about one."""
+    options: tuple[str, ...] | None = None
+    """With a prompt: what to choose from."""
+    schema: dict[str, Any] | None = None
+    """With a prompt: the JSON schema of the answer. Without options and schema, the answer is a text.
+    A question whose schema has a `pattern`, or keywords that `questions.ask` refuses, is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +130,15 @@ class RemoteAnswer:
     id: str
     """The id of the question."""
     digest: str
-    """SHA-256 of tool and arguments, as they were shown: the remote side refuses any other."""
+    """SHA-256 of what was shown: the remote side refuses any other."""
     approved: bool
-    """Whether the call may be made."""
+    """Whether the call may be made; of a question with a prompt, whether it is answered."""
     arguments: Any = None
     """Other arguments for the call. `None` means those that were shown."""
     reason: str | None = None
-    """Why the call may not be made."""
+    """Why the call may not be made, or the question is not answered."""
+    value: Any = None
+    """The answer to a question with a prompt."""
     on_behalf_of: str | None = None
     """The user who answered. The remote side cannot verify it."""
 
@@ -222,5 +231,34 @@ class QuestionTransport(Protocol):
 
         Raises `Refused` if the remote side does not allow the answer, and `Unavailable` if it cannot be reached: the
         question stays open.
+        """
+        ...
+
+
+class Memo(Protocol):
+    """What is stored for the transport of one run, such as an id that the remote side chose."""
+
+    @property
+    def text(self) -> str | None:
+        """The text that was stored last; `None` if none was."""
+        ...
+
+    async def store(self, text: str) -> None:
+        """Store a text instead of the last one. It is durable when this returns."""
+        ...
+
+    def chunks(self) -> Sequence[Any]:
+        """Return the bodies of the chunks that are stored: those of `Position.seq`."""
+        ...
+
+
+@runtime_checkable
+class MemoTransport(Protocol):
+    """A transport that has to store something: `RunTransport` with one more method."""
+
+    def recall(self, memo: Memo) -> None:
+        """Take the memo of the run. Called once, before all other methods.
+
+        After the agent was deleted, its memo is still there to cancel the run, but cannot be changed.
         """
         ...

@@ -8,5 +8,6 @@ CREATE TABLE sapwood_remote_secret (
 -- started there, and deleted once the other server has reported its end, or once a stop is stored as a fiber.
 CREATE TABLE sapwood_remote_sessions (
     owner    TEXT PRIMARY KEY,              -- the address of the sub-agent that stands for the remote agent
-    session  TEXT NOT NULL                  -- the name of its root on the other server
+    session  TEXT NOT NULL,                 -- the name of its root on the other server
+    memo     TEXT                           -- what the transport has stored, such as an id that the other server chose
 ) STRICT, WITHOUT ROWID;
