@@ -35,6 +35,7 @@ from sapwood.namespaces.connections import AgentConnections
 from sapwood.namespaces.dead_letters import AgentDeadLetters
 from sapwood.namespaces.fibers import AgentFibers
 from sapwood.namespaces.files import AgentFiles
+from sapwood.namespaces.mcp import AgentMcp
 from sapwood.namespaces.questions import AgentQuestions
 from sapwood.namespaces.queues import AgentQueues
 from sapwood.namespaces.runs import AgentRuns
@@ -122,6 +123,7 @@ class Agent(AgentInternals, Generic[S]):
     connections = Namespace(AgentConnections)
     spending = Namespace(AgentSpending, crosses=True)
     files = Namespace(AgentFiles)
+    mcp = Namespace(AgentMcp)
 
     def __init__(self, actor: Actor | None = None) -> None:
         if actor is None:
@@ -149,8 +151,7 @@ class Agent(AgentInternals, Generic[S]):
     ) -> None:
         super().__init_subclass__(**kwargs)
         if hooks is not None:
-            # One of the framework's own, to be extended.
-            cls._base = cls
+            cls._base = cls  # one of the framework's own, to be extended
             cls._hooks = HOOKS | hooks
             cls._settings = SETTINGS | settings
             cls._shows = SHOWN | shows

@@ -44,7 +44,7 @@ SHOWN = frozenset({"subscribe"})
 """The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
-RESERVED = frozenset({"memory", "mcp", "history", "webhooks"})
+RESERVED = frozenset({"memory", "history", "webhooks"})
 """Names that a subclass may not define: later versions add namespaces under these names."""
 NEAR = 0.9
 """How alike two names have to be, of 1: another letter in ten."""

@@ -9,6 +9,7 @@ from sapwood.capabilities.child_states import ChildStates
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.trees.limit_extensions import LimitPeriod
+from sapwood.mcp_client.tool_calls import CancelledTask, ToolCalls
 from sapwood.periods import LimitWarning, with_local_times
 from sapwood.runs.backends.method_backend import MethodRuns
 from sapwood.runs.default_hooks import DefaultHooks
@@ -75,6 +76,10 @@ class AgentInternals(AgentBase):
     async def _sapwood_full_input(self, run: Run) -> Any:
         """Return the whole input of a run of this agent; the framework's own."""
         return await self._actor.of(Runs).full_input(run)
+
+    async def _sapwood_cancel_mcp_task(self, task: CancelledTask) -> None:
+        """Tell an MCP server that a task is no longer wanted; the framework's own."""
+        await self._actor.of(ToolCalls).cancel_task(task)
 
     async def _sapwood_send_stop(
         self, owner: str, session: str, reason: str, until: float, memo: str | None = None

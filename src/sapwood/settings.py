@@ -21,6 +21,7 @@ from sapwood.periods import Per, combined, each, is_number
 MIB = 1024 * 1024
 FILE_URL_SCHEMES = ("https", "http")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PUBLIC_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 SOURCES = re.compile(r"[!-+\--:<-~ ]*")
 
 
@@ -135,6 +136,12 @@ class Settings:
     """Sources of `Content-Security-Policy: frame-ancestors` on every response. An empty string sends no header."""
     file_url_schemes: tuple[str, ...] = ("https",)
     """Schemes of URLs that clients may send as files: `https`, `http`. `()` accepts only `data:` URLs."""
+    mcp_private_hosts: tuple[str, ...] = ()
+    """Hosts of private networks, such as `mcp.internal`, that agents may use as MCP servers. Public hosts need none."""
+    secret_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys for secrets that agents store, of at least 32 characters. The first encrypts, all decrypt."""
+    public_url: str = ""
+    """The URL under which browsers reach this server, such as `https://agents.example.com`, for sign-ins elsewhere."""
     cors: bool = False
     """Whether pages of any origin may read HTTP responses."""
     request_bytes: int = 64 * MIB
@@ -188,6 +195,16 @@ class Settings:
                 f"Settings(frame_ancestors={self.frame_ancestors!r}): expected sources separated by spaces, such "
                 "as \"'self' https://app.example.com\"; commas, semicolons and line breaks are not allowed."
             )
+        if not all(isinstance(one, str) and len(one) >= SECRET_KEY for one in self.secret_keys):  # pyright: ignore[reportUnnecessaryIsInstance] - unchecked programs exist
+            raise UsageError(
+                f"Settings(secret_keys=…): expected strings of at least {SECRET_KEY} characters. Write one with: "
+                'python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            )
+        if self.public_url and not PUBLIC_URL.fullmatch(self.public_url):
+            raise UsageError(
+                f"Settings(public_url={self.public_url!r}): expected a URL without path and query, such as "
+                "https://agents.example.com, or an empty string."
+            )
         self._check_cluster()
 
     def _check_cluster(self) -> None:
@@ -219,7 +236,8 @@ def check_setting(name: str, kind: str, value: Any) -> None:
         fits = fits and (value > 0 if name in ABOVE_ZERO else value >= least)  # what is not a number is neither
     if not fits:
         noun, comma, rest = what.partition(", ")
-        raise UsageError(f"Settings({name}={value!r}): expected {noun}{bound}{comma}{rest}.")
+        shown = "…" if name in SECRET else repr(value)
+        raise UsageError(f"Settings({name}={shown}): expected {noun}{bound}{comma}{rest}.")
 
 
 def _periods(part: object) -> str:
@@ -258,6 +276,10 @@ LEAST: dict[str, int] = dict.fromkeys(
     1,
 )
 """The lowest value of a setting that is a number. Others may be 0."""
+SECRET = frozenset({"secret_keys"})
+"""Settings whose values no error shows."""
+SECRET_KEY = 32
+"""Characters of a secret key at least."""
 ABOVE_ZERO = frozenset(
     {"slow_after", "stuck_after", "fatal_after", "sql_timeout", "recovery_timeout", "run_idle_timeout"}
 )

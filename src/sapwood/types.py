@@ -6,6 +6,7 @@ from sapwood.capabilities.dead_letters import DeadLetter
 from sapwood.capabilities.fiber_rows import Fiber
 from sapwood.capabilities.file_rows import File
 from sapwood.capabilities.keep_alive import KeepAlive
+from sapwood.capabilities.mcp_servers import McpServer, McpTool
 from sapwood.capabilities.queue import QueuedCall
 from sapwood.capabilities.schedules import Schedule
 from sapwood.kernel.actors.children_table import SubAgent
@@ -26,6 +27,8 @@ __all__ = [
     "File",
     "KeepAlive",
     "LimitWarning",
+    "McpServer",
+    "McpTool",
     "PathSegment",
     "QueuedCall",
     "Rows",

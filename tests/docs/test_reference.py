@@ -82,6 +82,8 @@ TYPES_NAMES = [
     "File",
     "KeepAlive",
     "LimitWarning",
+    "McpServer",
+    "McpTool",
     "PathSegment",
     "QueuedCall",
     "Rows",

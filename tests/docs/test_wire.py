@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 from tests.npm.differences import table
 
 from sapwood.wire import chat, frames, runs
@@ -35,6 +36,12 @@ def types() -> set[str]:
     return {frames.RPC, runs.EVENT, runs.QUESTIONS, *re.findall(r"\bcf_agent_\w+", source)} - {"cf_agent_"}
 
 
+LIBRARY = frames.McpServerState(
+    "library", "https://library.example.com/mcp", None, "ready", None, None, msgspec.Raw(b'{"tools":{}}')
+)
+SEARCH = frames.McpToolState("library", "search", "Search the catalog.", {"type": "object"})
+
+
 def examples() -> dict[str, list[dict[str, object]]]:
     """Return the examples on the page, by the heading they stand under."""
     parts = re.split(r"^### `([\w-]+)`$", (ROOT / "docs/reference/wire.md").read_text(), flags=re.MULTILINE)
@@ -61,6 +68,7 @@ def test_the_examples_are_what_is_written() -> None:
         frames.state(b'{"count":1}'),
         frames.state_error(frames.REJECTED),
         frames.mcp_servers(),
+        frames.mcp_servers({"library": LIBRARY}, [SEARCH]),
         frames.result("6f1c…", b"5", done=True),
         frames.result("6f1c…", b"0", done=False),
         frames.error("6f1c…", "Internal error (reference 1a2b3c4d)."),

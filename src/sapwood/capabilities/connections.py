@@ -20,6 +20,7 @@ import msgspec
 from sapwood import tracing
 from sapwood.address import kebab
 from sapwood.capabilities.exposed_methods import JSON_RESULT, exposed
+from sapwood.capabilities.mcp_servers import McpServers
 from sapwood.capabilities.state import State
 from sapwood.clock import Clock
 from sapwood.errors import InvalidArguments, Refused, SapwoodError, UsageError
@@ -284,7 +285,7 @@ class Connections:
                 self._outbox.put(socket, frame)
             if state is not None:
                 self._outbox.put(socket, frames.state(state))
-            self._outbox.put(socket, frames.mcp_servers())
+            self._outbox.put(socket, actor.of(McpServers).frame(socket))
         # Only now: broadcasts come after the greeting.
         actor.host.sockets.add(socket)
         await agent.on_connect(connection)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -149,9 +150,33 @@ def state_error(text: str) -> str:
     return _text({"type": "cf_agent_state_error", "error": text}).decode()
 
 
-def mcp_servers() -> str:
-    """Tell a client that there are no MCP servers."""
-    return '{"type":"cf_agent_mcp_servers","mcp":{"servers":{},"tools":[],"prompts":[],"resources":[]}}'
+class McpServerState(msgspec.Struct):
+    """What clients see of one MCP server of an agent."""
+
+    name: str
+    server_url: str
+    auth_url: str | None
+    """Where a user signs in, if one has to."""
+    state: str
+    """`connecting`, `authenticating`, `ready` or `failed`."""
+    error: str | None
+    instructions: str | None
+    capabilities: msgspec.Raw
+
+
+class McpToolState(msgspec.Struct, rename="camel"):
+    """What clients see of one tool of an MCP server."""
+
+    server_id: str
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+def mcp_servers(servers: Mapping[str, McpServerState] | None = None, tools: Sequence[McpToolState] = ()) -> str:
+    """Tell a client the MCP servers of an agent."""
+    body = {"servers": servers or {}, "tools": tools, "prompts": (), "resources": ()}
+    return _text({"type": "cf_agent_mcp_servers", "mcp": body}).decode()
 
 
 def result(id: str, value: bytes | None, *, done: bool) -> str:

@@ -12,6 +12,7 @@ from sapwood.agent import Agent
 from sapwood.agent_checks import MAY_BE_PLAIN
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.tools.persistent_children import DEFERRED, Companions
+from sapwood.chat.tools.server_tools import ServerTools
 from sapwood.errors import InvalidArguments, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.runs.tables.question import Approvers
@@ -106,13 +107,17 @@ class Toolbox:
 
             self._toolsets.append(FunctionToolset([*own, *given, *companions]))
         self._toolsets += [one for one in functions if _is_toolset(one)]
+        self.servers = actor.of(ServerTools)
+        """The tools of the agent's MCP servers."""
         if actor.host.authentication is not None:
             check_approvers(actor.kind.cls)
 
     def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
         """Return all tools, those of the client included."""
+        remote = self.servers.toolset()
+        toolsets = [*self._toolsets, remote] if remote is not None else self._toolsets
         if not client_tools and not self.agents:
-            return self._toolsets
+            return toolsets
         from pydantic_ai.tools import ToolDefinition
         from pydantic_ai.toolsets import ExternalToolset
 
@@ -130,7 +135,7 @@ class Toolbox:
             ToolDefinition(name=one.name, description=one.description, parameters_json_schema=one.schema())
             for one in self.agents.values()
         ]
-        return [*self._toolsets, ExternalToolset([*agents, *theirs])]
+        return [*toolsets, ExternalToolset([*agents, *theirs])]
 
     def is_run(self, name: str) -> bool:
         """Return whether a call of this tool that has no answer here waits for a run."""
@@ -152,12 +157,18 @@ class Toolbox:
     def approvers(self, name: str) -> Approvers | None:
         """Return who may approve calls of a tool. `None` means that it does not say."""
         options = self._options.get(name)
-        return None if options is None else options.approvers
+        if options is not None:
+            return options.approvers
+        found = self.servers.found(name)
+        return None if found is None else self.servers.approvers(found[0])
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a call of a tool may be repeated if the process crashed during it."""
         options = self._options.get(name)
-        return name in self.companions or (options is not None and options.idempotent)
+        if name in self.companions or (options is not None and options.idempotent):
+            return True
+        # A call to a server knows by itself how far it got, and whether it may be repeated.
+        return options is None and self.servers.found(name) is not None
 
     def _of_method(self, name: str) -> Any:
         method = getattr(self._actor.agent, name)

@@ -154,6 +154,8 @@ class ActiveTurn(CancellableTurn):
         if self._steering.join(self.number):
             self._record.tell_all()
             history = self._transcript.history()
+        await self._loop.toolbox.servers.refresh()
+        self._actor.check_live()
         try:
             self._limits.check(row)
             await self._actor.of(Compaction).before_request(self, self._asking, row, self._loop)

@@ -1,0 +1,325 @@
+"""Requests to one MCP server over HTTP: both kinds of revisions, with limits of size and time.
+
+A connection lasts for one exchange. So there is no session that can be dead, and nothing to restore after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import msgspec
+
+from sapwood.errors import InvalidResult, Refused, Unavailable, UsageError
+from sapwood.mcp_client.headers import NAMED, encoded
+from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
+from sapwood.mcp_client.text import cleaned
+from sapwood.wire.frames import read_json
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from sapwood.client.public_hosts import HostRules
+
+MODERN, LEGACY = "2026-07-28", "2025-11-25"
+KNOWN = frozenset({LEGACY, "2025-06-18", "2025-03-26", "2024-11-05"})
+"""The revisions with a handshake that are spoken."""
+META = "io.modelcontextprotocol"
+TASKS = f"{META}/tasks"
+UNSUPPORTED_VERSION, METHOD_NOT_FOUND = -32022, -32601
+RECONNECTS = 5
+"""How often a stream is continued that ended before its answer."""
+RECONNECT_AFTER, LONGEST_RECONNECT = 1.0, 30.0
+EVENT_BYTES = 4 * 1024 * 1024
+SHOWN = 300
+"""Characters of a server's message that an error repeats."""
+
+Asked = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Answers what a server asks while a call runs: its method and parameters."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server is, and how it may be called."""
+
+    url: str
+    headers: Mapping[str, str]
+    """Sent only to this server, never to one that it redirects to."""
+    rules: HostRules
+    timeout: float
+    """Seconds of the whole exchange."""
+
+
+class McpHttp:
+    """One exchange with a server. Use it as an async context manager."""
+
+    def __init__(self, endpoint: Endpoint, asked: Asked | None = None) -> None:
+        self._endpoint = endpoint
+        self._asked = asked
+        self._client: httpx2.AsyncClient | None = None
+        self._session: str | None = None
+        self._number = 0
+        self.protocol: str | None = None
+        """The revision that both speak."""
+        self.about: dict[str, Any] = {}
+        """What the server says of itself."""
+
+    async def __aenter__(self) -> Self:
+        self._client = await client_for(self._endpoint)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._client is not None
+        try:
+            if self._session is not None and error[0] is None:
+                with suppress(Exception):  # a courtesy
+                    await self._client.delete(self._endpoint.url, headers=self._headers())
+        finally:
+            await self._client.aclose()
+
+    async def open(self, protocol: str | None = None) -> None:
+        """Agree on a revision: on the one that the server is known to speak, or on one that it names."""
+        if protocol == MODERN:
+            self.protocol = MODERN
+        elif protocol is None:
+            await self._discover()
+        if self.protocol is None:
+            await self._shake_hands()
+
+    async def _discover(self) -> None:
+        self.protocol = MODERN
+        try:
+            about = await self.request("server/discover", {})
+        except RpcFailed as error:
+            if error.number == UNSUPPORTED_VERSION and not _names_legacy(error.data):
+                raise
+            self.protocol = None
+            return
+        versions = about.get("supportedVersions")
+        self.protocol = MODERN if isinstance(versions, list) and MODERN in versions else None
+        self.about = about if self.protocol else {}
+
+    async def _shake_hands(self) -> None:
+        params = {"protocolVersion": LEGACY, "capabilities": self._capabilities(), "clientInfo": _info()}
+        about = await self.request("initialize", params)
+        chosen = about.get("protocolVersion")
+        if chosen not in KNOWN:
+            raise Refused(f"The server wants revision {cleaned(chosen, 40)!r} of MCP, which is not known here.")
+        self.protocol, self.about = cast("str", chosen), about
+        await self._notify("notifications/initialized")
+
+    def _capabilities(self) -> dict[str, Any]:
+        forms: dict[str, Any] = {} if self._asked is None else {"elicitation": {"form": {}}}
+        return {**forms, "extensions": {TASKS: {}}} if self.protocol == MODERN else forms
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], more_headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the result of a request. Raises `RpcFailed` if the server answers with an error."""
+        self._number += 1
+        params, headers = dict(params), self._headers()
+        if self.protocol == MODERN:
+            meta = {
+                f"{META}/protocolVersion": MODERN,
+                f"{META}/clientInfo": _info(),
+                f"{META}/clientCapabilities": self._capabilities(),
+            }
+            params["_meta"] = {**params.get("_meta", {}), **meta}
+            headers["mcp-method"] = method
+            if (name := NAMED.get(method)) is not None:
+                headers["mcp-name"] = encoded(params[name])
+            headers.update(more_headers or {})
+        body = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        answer = await self._answer(body, headers)
+        error = answer.get("error")
+        if isinstance(error, dict):
+            told = cast("dict[str, Any]", error)
+            number = told.get("code")
+            text = cleaned(told.get("message"), SHOWN) or "no reason was given"
+            raise RpcFailed(number if isinstance(number, int) else 0, f"The server refused: {text}", told.get("data"))
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            raise InvalidResult("The server sent a response without a result.")
+        return cast("dict[str, Any]", result)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        if self._session is not None:
+            headers["mcp-session-id"] = self._session
+        if self.protocol is not None:
+            headers["mcp-protocol-version"] = self.protocol
+        return headers
+
+    async def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        """Send a request and return the message that answers it."""
+        last_event, wait = "", RECONNECT_AFTER
+        for attempt in range(RECONNECTS + 1):
+            if attempt:
+                await asyncio.sleep(min(wait, LONGEST_RECONNECT))
+            again = {**self._headers(), "last-event-id": last_event} if attempt else None
+            async with self._sent("GET" if again else "POST", again or headers, None if again else body) as response:
+                if body["method"] == "initialize":
+                    self._session = response.headers.get("mcp-session-id")
+                kind = response.headers.get("content-type", "").lower()
+                if kind.startswith("application/json"):
+                    return _message(await response.aread())
+                if not kind.startswith("text/event-stream"):
+                    raise InvalidResult(
+                        f"The server answered with {cleaned(kind, 60) or 'no content'!r}, not with JSON."
+                    )
+                async for event in _events(response):
+                    last_event = event.id or last_event
+                    wait = event.retry / 1000 if event.retry is not None else wait
+                    if event.event != "message" or not event.data:
+                        continue
+                    message = _message(event.data)
+                    if message.get("id") == body["id"] and "method" not in message:
+                        return message
+                    await self._heard(message)
+            if not last_event:
+                break
+        raise Unavailable("The server ended the response before the answer.")
+
+    async def _heard(self, message: dict[str, Any]) -> None:
+        """Answer a request of the server, which those of revisions with a handshake may make."""
+        id, method, params = message.get("id"), message.get("method"), message.get("params")
+        if id is None or not isinstance(method, str):
+            return
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
+        if method == "ping":
+            answer["result"] = {}
+        elif method == "elicitation/create" and self._asked is not None and isinstance(params, dict):
+            answer["result"] = await self._asked(method, cast("dict[str, Any]", params))
+        else:
+            answer["error"] = {"code": METHOD_NOT_FOUND, "message": "This client does not offer it."}
+        async with self._sent("POST", self._headers(), answer):
+            pass
+
+    async def _notify(self, method: str) -> None:
+        async with self._sent("POST", self._headers(), {"jsonrpc": "2.0", "method": method}):
+            pass
+
+    @asynccontextmanager
+    async def _sent(
+        self, method: str, headers: dict[str, str], body: dict[str, Any] | None
+    ) -> AsyncGenerator[httpx2.Response]:
+        assert self._client is not None
+        content = None if body is None else msgspec.json.encode(body)
+        url = self._endpoint.url
+        for redirected in (False, True):
+            async with self._client.stream(method, url, headers=headers, content=content) as response:
+                if response.is_redirect and (to := _same_origin(url, response)) is not None and not redirected:
+                    url = to
+                    continue
+                if response.is_redirect:
+                    raise Refused(
+                        f"The server redirects to {cleaned(response.headers.get('location'), SHOWN)!r}. Add it with "
+                        "that URL if it is the right one."
+                    )
+                await _check_status(response, body)
+                yield response
+                return
+
+
+async def _check_status(response: httpx2.Response, body: dict[str, Any] | None) -> None:
+    """Raise what a status means; one with an error of JSON-RPC in its body is an answer."""
+    if response.status_code < 400:
+        return
+    challenge = response.headers.get("www-authenticate", "")
+    if response.status_code == 401 or (response.status_code == 403 and "insufficient_scope" in challenge):
+        raise Unauthorized(response.status_code, challenge)
+    text = ""
+    if response.headers.get("content-type", "").lower().startswith("application/json"):
+        with suppress(msgspec.MsgspecError, InvalidResult):
+            found = _message(await response.aread())
+            if body is not None and isinstance(found.get("error"), dict):
+                error = cast("dict[str, Any]", found["error"])
+                code, text = error.get("code"), cleaned(error.get("message"), SHOWN)
+                if isinstance(code, int):
+                    raise RpcFailed(code, f"The server refused: {text}", error.get("data"))
+    if response.status_code in (404, 405) and body is not None and body.get("method") == "server/discover":
+        raise RpcFailed(METHOD_NOT_FOUND, "The server does not know this request.")
+    if response.status_code in (400, 404, 405, 415, 422) and body is not None:
+        raise RpcFailed(0, f"The server answered {response.status_code}.")
+    raise Unavailable(f"The server answered {response.status_code}.")
+
+
+async def client_for(endpoint: Endpoint) -> httpx2.AsyncClient:
+    """Return an HTTP client that connects only to hosts that may be called."""
+    try:
+        import httpx2
+
+        from sapwood.client.checked_transport import CheckedTransport, ResponseLimits, trusted
+    except ImportError:
+        raise UsageError("MCP servers require httpx2. Run: pip install 'sapwood[mcp]'.") from None
+    certificates = await asyncio.to_thread(trusted)  # it takes a while, the first time
+    transport = CheckedTransport(
+        endpoint.rules,
+        ResponseLimits(EVENT_BYTES, endpoint.timeout),
+        origin=endpoint.url,
+        secrets=endpoint.headers,
+        verify=certificates,
+    )
+    return httpx2.AsyncClient(transport=transport, timeout=endpoint.timeout, follow_redirects=False)
+
+
+@asynccontextmanager
+async def in_words(host: str, timeout: float) -> AsyncGenerator[None]:
+    """Raise what goes wrong in a block in words of ours, and end it after some seconds."""
+    import httpx2
+
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            yield
+    except httpx2.TimeoutException:
+        raise Unavailable(f"{host} did not answer in time.") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise Unavailable(f"{host} cannot be reached: {type(error).__name__}.") from None
+    except (InvalidResult, msgspec.MsgspecError, UnicodeError) as error:
+        raise Refused(f"{host} does not speak MCP as expected: {cleaned(str(error), SHOWN)}") from None
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unavailable(f"{host} did not answer within {timeout:g} seconds.") from None
+
+
+def _message(text: bytes | str) -> dict[str, Any]:
+    message = read_json(text, object)
+    if not isinstance(message, dict):
+        raise InvalidResult("The server sent a message that is no JSON object.")
+    return cast("dict[str, Any]", message)
+
+
+async def _events(response: httpx2.Response) -> AsyncGenerator[httpx2.ServerSentEvent]:
+    """Yield the events of a stream; one that breaks off just ends."""
+    import httpx2
+
+    try:
+        async for event in httpx2.EventSource(response, max_event_size=EVENT_BYTES):
+            yield event
+    except (httpx2.ReadError, httpx2.RemoteProtocolError):
+        return
+
+
+def _same_origin(url: str, response: httpx2.Response) -> str | None:
+    """Return where a response leads to, if that is the same server and the request may be repeated there."""
+    import httpx2
+
+    at = httpx2.URL(url)
+    to = at.join(response.headers.get("location", ""))
+    is_same = (to.scheme, to.host, to.port) == (at.scheme, at.host, at.port)
+    return str(to) if is_same and response.status_code in (307, 308) else None
+
+
+def _names_legacy(data: Any) -> bool:
+    supported: Any = cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
+    return not isinstance(supported, list) or any(one in KNOWN for one in cast("list[Any]", supported))
+
+
+def _info() -> dict[str, str]:
+    return {"name": "sapwood", "version": version_of("sapwood")}
