@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sapwood.address import Address
-from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, iso_time
+from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, is_there, iso_time
 from sapwood.admin.dead_letters import AdminDeadLetters
 from sapwood.admin.spending import AdminSpending
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
@@ -100,9 +100,12 @@ class Admin:
             odd = [one for one in seen if isinstance(one, OddEntry)]
             roots = {one for one in seen if isinstance(one, Address)}
             all_roots = sorted({*roots, *self._node.trees}, key=str)
-            all_roots = [root for root in all_roots if self._node.owns(root) and await self._node.loader.exists(root)]
-            total = len(all_roots)
-            found = [await self._root(root, left, children) for root in all_roots[:agents]]
+            all_roots = [root for root in all_roots if self._node.owns(root) and is_there(self._node, root)]
+            total, found = len(all_roots), list[AgentBranch]()
+            for root in all_roots:
+                if left[0] <= 0:
+                    break
+                found.append(await self._root(root, left, children))
         return {
             "roots": [asdict(branch) for branch in found],
             "count": total,
@@ -127,6 +130,7 @@ class Admin:
         try:
             return await self._seen(root, left, children)
         except SapwoodError as error:
+            left[0] -= 1
             return AgentBranch(str(root), "asleep", last_error=str(error))
 
     async def _seen(self, address: Address, left: list[int], children: int) -> AgentBranch:

@@ -9,9 +9,10 @@ from sapwood.errors import NotFound
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.children_table import ChildrenTable
 from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.deletion import child_stem
-from sapwood.kernel.trees.tree import Tree
+from sapwood.kernel.trees.tree import DESTROYED, Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
 from sapwood.storage.database import Database
 
@@ -72,6 +73,14 @@ class AgentLookup:
         if address.parent is None:
             return await self._node.reach(address, resolve(address.type, self._node.roots), None)
         return await self._node.reach(address, None, None)
+
+
+def is_there(node: Node, root: Address) -> bool:
+    """Return whether a tree that has a folder was not destroyed."""
+    tree = node.trees.get(root)
+    if tree is not None:
+        return tree.destroyed is None or tree.is_replaced
+    return not (tree_folder(node.folder, root) / DESTROYED).exists()
 
 
 def iso_time(seconds: float | None) -> str | None:

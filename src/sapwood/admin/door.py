@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -17,10 +19,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from sapwood.address import Address
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.admin import Admin
-from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Params, addresses_of
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
+from sapwood.admin.event_stream import END, EventStream, events_from, together
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.marshal.copier import json_hook
 from sapwood.kernel.node.node import Node
@@ -95,22 +99,58 @@ class AdminDoor:
         far = self._node().far
         if far is None or endpoint.is_of_any_node:
             return await self._do(endpoint, params, access)
-        message = msgspec.msgpack.encode((what, msgspec.to_builtins(params), access.packed()))
-        if addresses := addresses_of(params):
+        addresses = addresses_of(params)
+        if addresses and not isinstance(params, SeveralAgents):
             root = addresses[0].root
             if self._node().owns(root):
                 return await self._do(endpoint, params, access)
-            return Handoff(partial(relay_to, far, root, OPERATE, message))
+            return Handoff(partial(relay_to, far, root, OPERATE, _message(endpoint, params, access)))
+        if endpoint.stream is not None:
+            return await EventStream(self._node(), self._joined(far, endpoint, params, access)).response()
         if endpoint.merge is None:
             return await self._do(endpoint, params, access)
-        return await self._gathered(far, endpoint, params, access, message)
+        return await self._gathered(far, endpoint, params, access)
 
-    async def _gathered(
-        self, far: Peers, endpoint: Endpoint[Any], params: Params, access: Access, message: bytes
-    ) -> Response:
+    async def _joined(
+        self, far: Peers, endpoint: Endpoint[Any], params: Params, access: Access
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of all nodes that have a part of what was asked."""
+        here, parts = far.directory.here, dict[str, Params]()
+        if isinstance(params, SeveralAgents):
+            shares: defaultdict[str, list[str]] = defaultdict(list)
+            for text in params.addresses:
+                root = Address.parse(text).root
+                shares[here if self._node().owns(root) else await far.directory.owner(root)].append(text)
+            parts = {node: msgspec.structs.replace(params, addresses=share) for node, share in shares.items()}
+        elif endpoint.merge is not None:
+            parts = dict.fromkeys([here, *await far.others()], params)
+        else:
+            parts = {here: params}
+        sources = [
+            self._events(endpoint, part, access)
+            if node == here
+            else events_from(far.transport.open(node, OPERATE, _message(endpoint, part, access)))
+            for node, part in parts.items()
+        ]
+        ends: list[Answer] = []
+        async with aclosing(together(sources)) as events:
+            async for _, (name, data) in events:
+                if name == END:
+                    ends.append(data)
+                else:
+                    yield name, data
+        if ends:
+            yield END, endpoint.merge(params, ends) if endpoint.merge is not None else ends[0]
+
+    async def _events(self, endpoint: Endpoint[Any], params: Params, access: Access) -> AsyncGenerator[Event, None]:
+        assert endpoint.stream is not None
+        async for event in endpoint.stream(self._call(access), params):
+            yield event
+
+    async def _gathered(self, far: Peers, endpoint: Endpoint[Any], params: Params, access: Access) -> Response:
         """Ask all nodes that share the trees, and join what they answer."""
         assert endpoint.merge is not None
-        others = await far.others()
+        others, message = await far.others(), _message(endpoint, params, access)
         asking = (_collected(far.transport.open(node, OPERATE, message), endpoint.patience) for node in others)
         answers = await asyncio.gather(*asking)
         missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
@@ -123,9 +163,19 @@ class AdminDoor:
         return _json_response(together)
 
     async def _do(self, endpoint: Endpoint[Any], params: Params, access: Access) -> Response:
+        if endpoint.stream is not None:
+            return await EventStream(self._node(), self._events(endpoint, params, access)).response()
         assert endpoint.answer is not None
-        answer = await endpoint.answer(AdminCall(self._node(), Admin(self._node()), access), params)
+        answer = await endpoint.answer(self._call(access), params)
         return answer if isinstance(answer, Response) else _json_response(answer)
+
+    def _call(self, access: Access) -> AdminCall:
+        return AdminCall(self._node(), Admin(self._node()), access)
+
+
+def _message(endpoint: Endpoint[Any], params: Params, access: Access) -> bytes:
+    """Return a request as it is sent to another node."""
+    return msgspec.msgpack.encode((endpoint.name, msgspec.to_builtins(params), access.packed()))
 
 
 async def _answered(answer: Awaitable[Response]) -> Response:

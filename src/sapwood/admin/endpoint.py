@@ -11,6 +11,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.admin.access import Access, Scope
 from sapwood.admin.admin import Admin
+from sapwood.admin.content import Content
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.node.node import Node
 
@@ -28,6 +29,12 @@ class OneAgent(Params):
     """The parameters of an endpoint about one agent."""
 
     address: str
+
+
+class SeveralAgents(Params):
+    """The parameters of an endpoint about several agents."""
+
+    addresses: list[str]
 
 
 class MaybeAgent(Params):
@@ -58,9 +65,9 @@ class AdminCall(NamedTuple):
     access: Access
 
     @property
-    def has_content(self) -> bool:
-        """Whether it may see what agents and people wrote."""
-        return "content" in self.access.scopes
+    def content(self) -> Content:
+        """What it may see of what agents and people wrote."""
+        return Content(self.node, is_shown="content" in self.access.scopes)
 
 
 Event: TypeAlias = tuple[str, Any]

@@ -117,6 +117,13 @@ class TreeAlarms:
         rows = self._root.execute("SELECT owner, dead FROM sapwood_alarms WHERE dead > 0 ORDER BY owner")
         return [(Address.parse(owner), dead) for owner, dead in rows]
 
+    def dead_at_or_below(self, address: Address, most: int) -> list[str]:
+        """Return at most so many agents that have dead letters, at or below an agent."""
+        if not self._root.has(TREE):
+            return []
+        sql = f"SELECT owner FROM sapwood_alarms WHERE dead > 0 AND {OWN_AND_BELOW} ORDER BY owner LIMIT ?2"  # noqa: S608 - ours
+        return [owner for (owner,) in self._root.execute(sql, str(address), most)]
+
     async def tell_node(self) -> None:
         """Have the node's index say what this one says, once this one is kept."""
         while True:

@@ -58,6 +58,14 @@ class TreeQuestions(TreeIndex):
         self._root.execute(f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW}", str(address))  # noqa: S608 - ours
         by.hooks.questions_closed(gone)
 
+    def owners_below(self, address: Address, most: int, *, itself: bool = False) -> list[str]:
+        """Return at most so many agents that wait below an agent."""
+        if not self._root.has(QUESTIONS):
+            return []
+        which = OWN_AND_BELOW if itself else BELOW
+        sql = f"SELECT owner FROM sapwood_questions WHERE {which} ORDER BY owner LIMIT ?2"  # noqa: S608 - ours
+        return [owner for (owner,) in self._root.execute(sql, str(address), most)]
+
     def below(self, address: Address) -> list[tuple[Address, str]]:
         """Return who waits below an agent, and for what."""
         if not self._root.has(QUESTIONS):

@@ -1,0 +1,79 @@
+"""`agents`: the roots, or the children of an agent, by pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from sapwood.address import Address
+from sapwood.admin.agent_lookup import is_there
+from sapwood.admin.agent_rows import AgentRows
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Page
+from sapwood.admin.merged import by_address, by_page
+from sapwood.admin.root_names import RootNames
+from sapwood.errors import InvalidArguments
+from sapwood.kernel.node.node import Node
+
+AT_ONCE = 50
+"""Agents that are looked at before other tasks have a turn."""
+
+
+class Agents(Page):
+    type: str | None = None
+
+
+async def _agents(call: AdminCall, params: Agents) -> Answer:
+    rows = AgentRows(call.node, call.content)
+    if params.address is None:
+        return await _roots(rows, params)
+    return await _children(rows, Address.parse(params.address), params)
+
+
+async def _roots(rows: AgentRows, params: Agents) -> Answer:
+    names, at = await rows.node.shared(RootNames).sorted_after(rows.node, params.after)
+    names = names.copy()
+    found: list[dict[str, Any]] = []
+    last: str | None = None
+    async for root in owned(rows.node, names[at:]):
+        if params.type in (None, root.type) and is_there(rows.node, root):
+            if len(found) == params.limit:
+                last = found[-1]["address"]
+                break
+            found.append(rows.root(root))
+    total = len(names) if rows.node.far is None else len([root async for root in owned(rows.node, names)])
+    return {"rows": found, "next": last, "total": total, "unanswered": []}
+
+
+async def owned(node: Node, names: Iterable[str]) -> AsyncIterator[Address]:
+    """Yield those roots that this node runs. Other tasks have their turn."""
+    for count, name in enumerate(names, 1):
+        root = Address.parse(name)
+        if node.owns(root):
+            yield root
+        if count % AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+async def _children(rows: AgentRows, address: Address, params: Agents) -> Answer:
+    after = 0 if params.after is None else _number(params.after)
+    tree, found, stem = await rows.lookup.find(address)
+    tree.slices.commit()
+    table = rows.lookup.children(tree, stem)
+    page = table.page(params.type, after, params.limit + 1)
+    told = rows.children(tree, found, page[: params.limit])
+    last = str(page[params.limit - 1].generation) if len(page) > params.limit else None
+    return {"rows": told, "next": last, "total": table.count(), "unanswered": []}
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidArguments("`after` must be the `next` of a page before.")
+    return int(text)
+
+
+def _merged(params: Agents, answers: Sequence[Answer]) -> Answer:
+    return by_page(by_address)(params, answers)
+
+
+AGENTS = Endpoint("agents", "look", Agents, _agents, merge=_merged)

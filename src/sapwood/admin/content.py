@@ -1,0 +1,80 @@
+"""What a token without the scope `content` sees instead of what agents and people wrote; and what no token sees."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from sapwood.capabilities.redaction import Redaction
+from sapwood.kernel.marshal.copier import json_hook
+from sapwood.kernel.node.node import Node
+
+SECRET = re.compile(
+    r"pass(word|wd|phrase)|secret|token$|api[_-]?key|authorization|cookie|credential|private[_-]?key", re.IGNORECASE
+)
+"""Names of fields whose values are never shown."""
+REDACTED = "<redacted>"
+
+
+class Content:
+    """Shows values to one token."""
+
+    def __init__(self, node: Node, *, is_shown: bool) -> None:
+        self._redaction = node.shared(Redaction)
+        self.is_shown = is_shown
+
+    def text(self, kind: str, text: str | None) -> Any:
+        """Return a text without secrets, or what stands for it."""
+        if text is None:
+            return None
+        return self._redaction.apply(kind, text) if self.is_shown else hidden(text)
+
+    def value(self, kind: str, value: Any) -> Any:
+        """Return a JSON value without secrets, or what stands for it."""
+        if value is None:
+            return None
+        if not self.is_shown:
+            return hidden(value)
+        value = masked(value)
+        if self._redaction.function is None:
+            return value
+        text = self._redaction.apply(kind, msgspec.json.encode(value, enc_hook=json_hook).decode())
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+
+
+def hidden(value: Any) -> dict[str, Any]:
+    """Return the type of a JSON value, and its length."""
+    match value:
+        case None:
+            return {"hidden": "null", "length": 0}
+        case bool():
+            return {"hidden": "boolean", "length": 0}
+        case int() | float():
+            return {"hidden": "number", "length": 0}
+        case str():
+            return {"hidden": "string", "length": len(value)}
+        case list() | tuple():
+            return {"hidden": "array", "length": len(cast("list[Any]", value))}
+        case dict():
+            return {"hidden": "object", "length": len(cast("dict[str, Any]", value))}
+        case _:
+            return {"hidden": "object", "length": 0}
+
+
+def masked(value: Any) -> Any:
+    """Return a value without the fields that are named like a secret."""
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return {name: REDACTED if _is_secret(name, one) else masked(one) for name, one in fields.items()}
+    if isinstance(value, list | tuple):
+        return [masked(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _is_secret(name: Any, value: Any) -> bool:
+    return value is not None and SECRET.search(str(name)) is not None

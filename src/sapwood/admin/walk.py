@@ -1,0 +1,62 @@
+"""Goes through the agents of a tree, parents first, and wakes none. Other agents have their turn after each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+from sapwood.address import Address
+from sapwood.admin.agent_lookup import AgentLookup
+from sapwood.errors import SapwoodError
+from sapwood.kernel.actors.children_table import SubAgent
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.tree import Tree
+from sapwood.storage.database import Database
+
+PAGE = 256
+"""Children that are read at once."""
+
+
+class Visited(NamedTuple):
+    """One agent on the way."""
+
+    tree: Tree
+    address: Address
+    stem: str
+    child: SubAgent | None
+    """Its row at its parent; `None` for the agent that the walk starts with."""
+    database: Database
+
+
+async def walk(lookup: AgentLookup, start: Address, *, below: bool = True) -> AsyncGenerator[Visited, None]:
+    """Yield an agent, and with `below` those below it: children in the order of their creation, each before its own.
+
+    Agents that cannot be read are left out with what is below them.
+    """
+    tree, address, stem = await lookup.find(start)
+    tree.visitors += 1  # or it may be forgotten before this ends, and its files opened twice
+    try:
+        to_visit: list[tuple[Address, str, SubAgent | None]] = [(address, stem, None)]
+        while to_visit and tree.destroyed is None:
+            address, stem, child = to_visit.pop()
+            tree.slices.commit()
+            database = lookup.database(tree, stem)
+            yield Visited(tree, address, stem, child, database)
+            await asyncio.sleep(0)
+            if below and tree.destroyed is None and database.exists:
+                to_visit += reversed(_children(lookup, tree, address, stem))
+    finally:
+        tree.visitors -= 1
+
+
+def _children(lookup: AgentLookup, tree: Tree, address: Address, stem: str) -> list[tuple[Address, str, SubAgent]]:
+    found: list[tuple[Address, str, SubAgent]] = []
+    try:
+        table, after = lookup.children(tree, stem), 0
+        while page := table.page(None, after, PAGE):
+            found += [(address.child(one.type, one.name), child_stem(stem, one.generation), one) for one in page]
+            after = page[-1].generation
+    except SapwoodError:  # damaged, which `verify` reports; the others are shown
+        pass
+    return found

@@ -1,0 +1,169 @@
+"""`watch`: what changes about the agents on a screen, twice a second.
+
+It is a comparison with what was told before, so agents pay nothing for being watched, and its cost depends on the
+screens and not on the number of agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from sapwood.address import Address
+from sapwood.admin.agent_rows import AgentRows, doing
+from sapwood.admin.endpoint import AdminCall, Endpoint, Event, SeveralAgents
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError
+from sapwood.kernel.actors.children_table import ChildrenTable
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.tree import DESTROYED, Tree
+from sapwood.kernel.trees.tree_files import ROOT_STEM
+from sapwood.storage.database import Database
+
+MOST = 300
+"""Agents that one stream may watch."""
+EVERY = 0.5
+"""Seconds between two comparisons."""
+AT_ONCE = 25
+"""Agents that are looked at before other tasks have a turn."""
+MOST_COUNTED = 1000
+"""Agents with questions or dead letters that are counted at most below one agent."""
+GONE = "gone"
+
+
+class Link(NamedTuple):
+    """One step from a root to an agent: in this database, a child has this file."""
+
+    parent: Database
+    type: str
+    name: str
+    stem: str
+    """The file of the parent."""
+    child: str
+    """The file of the child."""
+
+
+class WatchedAgent:
+    """One agent on a screen."""
+
+    def __init__(self, rows: AgentRows, address: Address) -> None:
+        self._rows = rows
+        self._node = rows.node
+        self.address = address
+        self._told: dict[str, Any] | None = None
+        self._tree: Tree | None = None
+        """The tree that the databases belong to; `None` if none was read yet."""
+        self._own: Database | None = None
+        self._links: list[Link] = []
+        self._children: int | None = None
+        self._counts: tuple[int | None, int] = (None, 0)
+        self._exists = True
+
+    async def change(self) -> dict[str, Any] | None:
+        """Return the row of the agent if it has changed."""
+        row = await self._row()
+        if row == self._told:
+            return None
+        self._told = row
+        return row
+
+    async def _row(self) -> dict[str, Any]:
+        error: str | None = None
+        try:
+            await self._look()
+        except SapwoodError as failed:  # damaged: the other agents are shown
+            error = str(failed)
+        status, calls = doing(self._node.trees.get(self.address.root), self.address)
+        if (held := self._node.loader.held_back(self.address.root)) is not None:
+            status, error = "quarantined", str(held)
+        asks, dead = self._counts
+        return {
+            "address": str(self.address),
+            "status": status if self._exists else GONE,
+            "calls": calls,
+            "sockets": self._node.sockets.number_of(self.address),
+            "children": self._children if self._exists else None,
+            "asks": asks,
+            "dead": dead,
+            "last_error": self._rows.content.text("error", error),
+        }
+
+    async def _look(self) -> None:
+        tree = self._node.trees.get(self.address.root)
+        if tree is None and (self._tree is not None or self._node.keeper is not None):
+            self._exists = self._exists and self._is_root_there()  # asleep: nothing else can have changed
+            return
+        if tree is None or tree is not self._tree or tree.destroyed is not None or not self._is_where_it_was():
+            await self._find()
+        if self._exists and self._tree is not None:
+            self._count(self._tree)
+
+    def _is_root_there(self) -> bool:
+        folder = tree_folder(self._node.folder, self.address.root)
+        return self._node.keeper is not None or (folder.exists() and not (folder / DESTROYED).exists())
+
+    def _is_where_it_was(self) -> bool:
+        """Return whether every agent on the way still has the same file. One that sleeps deletes no child."""
+        return self._exists and all(
+            not link.parent.is_open or _file_in(link, self._node) == link.child for link in self._links
+        )
+
+    async def _find(self) -> None:
+        """Find the databases of the agent and of those above it."""
+        self._own, self._links, self._children, self._counts = None, [], None, (None, 0)
+        lookup, here = self._rows.lookup, self.address.root
+        try:
+            tree, _, stem = await lookup.find(self.address)
+            above = ROOT_STEM
+            for step in self.address.segments[1:]:
+                here = here.child(*step)
+                stem = (await lookup.find(here))[2]
+                self._links.append(Link(lookup.database(tree, above), step.type, step.name, above, stem))
+                above = stem
+        except NotFound:
+            self._exists = False
+            return
+        self._exists, self._tree, self._own = True, tree, lookup.database(tree, stem)
+
+    def _count(self, tree: Tree) -> None:
+        """Count again what an open database can have changed. What sleeps has not changed."""
+        assert self._own is not None
+        if self._children is None or self._own.is_open:
+            self._children = ChildrenTable(self._own, self._node.clock).count() if self._own.exists else 0
+        if self.address.parent is None:
+            self._counts = self._rows.root_counts(tree, self.address)
+        elif tree.root.is_open:
+            asking = tree.questions.owners_below(self.address, MOST_COUNTED, itself=True)
+            self._counts = len(asking), len(tree.alarms.dead_at_or_below(self.address, MOST_COUNTED))
+
+
+def _file_in(link: Link, node: Node) -> str | None:
+    row = ChildrenTable(link.parent, node.clock).find((link.type,), link.name)
+    return None if row is None else child_stem(link.stem, row.generation)
+
+
+async def _watch(call: AdminCall, params: SeveralAgents) -> AsyncIterator[Event]:
+    if not 1 <= len(params.addresses) <= MOST:
+        raise InvalidArguments(f"`addresses` must name 1 to {MOST} agents, got {len(params.addresses)}.")
+    rows = AgentRows(call.node, call.content)
+    watched = [WatchedAgent(rows, Address.parse(text)) for text in params.addresses]
+    yield "rows", {"rows": await _changes(watched)}
+    while True:
+        await asyncio.sleep(EVERY)
+        if changed := await _changes(watched):
+            yield "rows", {"rows": changed}
+
+
+async def _changes(watched: Sequence[WatchedAgent]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for count, one in enumerate(watched, 1):
+        if (row := await one.change()) is not None:
+            found.append(row)
+        if count % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+WATCH = Endpoint("watch", "look", SeveralAgents, stream=_watch)
