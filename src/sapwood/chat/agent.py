@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from typing_extensions import TypeVar
@@ -20,13 +20,14 @@ from sapwood.chat.store.outputs import Output, declare
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turns import Turn
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
-from sapwood.chat.tools.tools import check_approvers, check_tools
+from sapwood.chat.tools.tools import Toolbox, check_approvers, check_tools
 from sapwood.chat.turn.compaction import Compaction
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import POLICIES, Intake
 from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.user_reservations import UserReservations
 from sapwood.errors import UsageError
+from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.namespace import Namespace
 from sapwood.runs.tables.runnable import O_co
 
@@ -99,6 +100,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
     """How to handle messages during a turn: `queue`, `latest`, `merge`, `drop`, `debounce` or `interrupt`."""
 
     _hooks_class = ChatHooks
+    _toolbox: ClassVar[Callable[[Actor], Toolbox]] = Toolbox
 
     _output: ClassVar[Output]
 

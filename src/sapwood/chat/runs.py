@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.chat.store.record import ConversationRecord
-from sapwood.chat.tools.tools import Toolbox
+from sapwood.chat.tools.tools import toolbox
 from sapwood.chat.turn.conversation import Conversation
 from sapwood.chat.turn.intake import Intake
 from sapwood.chat.turn.mid_turn_messages import MidTurnMessages
@@ -88,7 +88,7 @@ class ChatRuns:
         return self._actor.of(Answers).answer(id, answer, author)
 
     def approvers(self, tool: str) -> Approvers | None:
-        return self._actor.of(Toolbox).approvers(tool)
+        return self._actor.of(toolbox).approvers(tool)
 
     def current(self) -> str | None:
         row = self._actor.of(ConversationRecord).turns.running()

@@ -10,6 +10,7 @@ async with running(app) as world:
 ```
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from sapwood.errors import UsageError
@@ -20,13 +21,16 @@ from sapwood.testing.script_lines import call, calls, fails, text
 from sapwood.testing.world import World, running
 
 if TYPE_CHECKING:
+    from sapwood.testing.recorded_tools import RecordedTools, ToolResult
     from sapwood.testing.scripted_model import ScriptedModel
 
 __all__ = [
     "POINTS",
     "CrashPoints",
     "FakeClock",
+    "RecordedTools",
     "ScriptedModel",
+    "ToolResult",
     "World",
     "call",
     "calls",
@@ -37,12 +41,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ScriptedModel":  # imported on first use, because it loads Pydantic AI
-        try:
-            from sapwood.testing.scripted_model import ScriptedModel
-        except ImportError as error:
-            raise UsageError("ScriptedModel requires Pydantic AI. Run: pip install 'sapwood[chat]'.") from error
+_OF_CHATS = {"RecordedTools": "recorded_tools", "ScriptedModel": "scripted_model", "ToolResult": "recorded_tools"}
+"""Imported on first use, because they load Pydantic AI."""
 
-        return ScriptedModel
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_CHATS:
+        try:
+            module = importlib.import_module(f"sapwood.testing.{_OF_CHATS[name]}")
+        except ImportError as error:
+            raise UsageError(f"{name} requires Pydantic AI. Run: pip install 'sapwood[chat]'.") from error
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

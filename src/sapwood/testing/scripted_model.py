@@ -29,6 +29,8 @@ class ScriptedModel(FunctionModel):
         """The input of each request, in order: a list of Pydantic AI messages."""
         self.cancelled = 0
         """Number of requests that were cancelled before the answer was complete."""
+        self.is_stalled = False
+        """Whether the model has reached a line that stalls."""
         self._each = each
         super().__init__(self._answer, stream_function=self._say, model_name="scripted")
 
@@ -56,8 +58,11 @@ class ScriptedModel(FunctionModel):
                 if at == 0 and line.gate is not None:
                     await line.gate.wait()
             for at, (name, arguments, given) in enumerate(line.calls):
-                text = msgspec.json.encode(arguments).decode()
+                text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
                 yield {at: DeltaToolCall(name=name, json_args=text, tool_call_id=given or _new_id())}
+            if line.stalls:
+                self.is_stalled = True
+                await asyncio.Event().wait()
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
             raise

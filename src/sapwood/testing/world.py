@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from unittest.mock import patch
 
 from sapwood.agent import Agent
@@ -21,6 +21,7 @@ from sapwood.kernel.actors.watchdog import SlowSlice
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.rpc.stub import Route
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
@@ -28,6 +29,9 @@ from sapwood.testing.clock import FakeClock
 from sapwood.testing.faults import CountingFiles, CountingGate, CrashPoints, Dead
 from sapwood.testing.loop import VirtualLoop, until
 from sapwood.timings import DEFAULTS, Timings
+
+if TYPE_CHECKING:
+    from sapwood.testing.recorded_tools import RecordedTools
 
 A = TypeVar("A", bound=Agent[Any])
 
@@ -106,6 +110,16 @@ class World:
     ) -> Any:
         """Return a stub, as `App.get_agent` does."""
         return await self.app.get_agent(cls, name, sub=sub)
+
+    async def put_messages(self, agent: Agent[Any], messages: Sequence[Mapping[str, Any]]) -> None:
+        """Add messages to the conversation of a chat agent, in the format of the AI SDK. No turn answers them.
+
+        The model gets their texts and files, and no tool calls.
+        """
+        from sapwood.testing.stored_messages import put_messages
+
+        line: Route = cast(Any, agent)._line
+        await put_messages(await self.node.reach(line.address, None, None), messages)
 
     async def crash(self) -> None:
         """Crash the app, as kill -9 does, and start it again on the same data folder."""
@@ -235,6 +249,7 @@ async def running(
     app: App,
     *,
     models: Mapping[type[Any], Any] | None = None,
+    tools: Mapping[type[Any], RecordedTools] | None = None,
     slow_slices: str = "fail",
     timings: Timings = DEFAULTS,
     **settings: Any,
@@ -242,14 +257,17 @@ async def running(
     """Run an app for a test, with a new data folder and a fake clock. Changing a state in place raises.
 
     `models` replaces the models of chat agents by class, also where `get_model` chooses one:
-    `models={Desk: ScriptedModel(text("Hello."))}`.
+    `models={Desk: ScriptedModel(text("Hello."))}`. `tools` replaces all tools of chat agents by recorded results:
+    `tools={Desk: RecordedTools({"c1": "6650 km"})}`.
 
     Code that blocks the event loop for half a second fails the test, unless `slow_slices="allow"`. Further
     keyword arguments replace individual settings of the app.
     """
-    with _replaced(models or {}):
+    with _replaced(models or {}), _recorded(tools or {}):
         async with lived(World, app, slow_slices, settings, timings) as world:
             yield world
+    for recorded in (tools or {}).values():
+        recorded.check()
 
 
 @contextmanager
@@ -261,6 +279,22 @@ def _replaced(models: Mapping[type[Any], Any]) -> Generator[None, None, None]:
             if not hasattr(cls, "get_model"):
                 raise UsageError(f"models: {cls.__name__} is not a chat agent, so it has no model.")
             replaced.enter_context(patch.object(cls, "get_model", _getter(model)))
+        yield
+
+
+@contextmanager
+def _recorded(tools: Mapping[type[Any], RecordedTools]) -> Generator[None, None, None]:
+    if not tools:
+        yield
+        return
+    from sapwood.testing.recorded_tools import check_recorded
+
+    check_recorded(tools)
+    with ExitStack() as replaced:
+        for cls, recorded in tools.items():
+            replaced.enter_context(patch.object(cls, "_toolbox", staticmethod(recorded.toolbox)))
+            if (own := getattr(cls, "loop", None)) is not None:
+                replaced.enter_context(own.override(tools=[], toolsets=[recorded.toolset()]))
         yield
 
 

@@ -107,7 +107,7 @@ def Journalled(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which n
             try:
                 try:
                     with turn.within(id, name):
-                        value = await handler(args)
+                        value = await turn.toolbox.run(id, lambda: handler(args))
                 except SkipToolExecution as skipped:
                     value = skipped.result
                 value = await turn.stored_bytes(value)
@@ -126,7 +126,9 @@ def Journalled(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which n
             call = output_context.tool_call
             if call is None or not output_context.has_function or ctx.partial_output:
                 return await handler(output)
-            return await _output(turn, call, lambda: handler(output))
+            return await _output(
+                turn, call, lambda: turn.toolbox.run_output(call.tool_call_id, lambda: handler(output))
+            )
 
     return Journalled()
 
@@ -180,6 +182,6 @@ async def _output(turn: ToolTurn, call: ToolCallPart, function: Callable[[], Awa
         raise ModelRetry(INTERRUPTED)
     await journal.kept()
     with turn.within(id, name):
-        value = await function()
+        value = await turn.toolbox.run_output(id, function)
     await journal.ended(id, result=json_to_copy(json_of(value), f"The result of {name}").decode())
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -137,6 +137,14 @@ class Toolbox:
         ]
         return [*toolsets, ExternalToolset([*agents, *theirs])]
 
+    async def run(self, id: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        """Run the tool of a call and return its result."""
+        return await function()
+
+    async def run_output(self, id: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        """Run the output function of a call and return the output."""
+        return await function()
+
     def is_run(self, name: str) -> bool:
         """Return whether a call of this tool that has no answer here waits for a run."""
         return name in self.agents or (name in self.companions and name in DEFERRED)
@@ -204,6 +212,11 @@ class Toolbox:
         return Tool(
             function, name=options.name or name, requires_approval=options.requires_approval, timeout=options.timeout
         )
+
+
+def toolbox(actor: Actor) -> Toolbox:
+    """Return the tools of a chat agent, as its class has them."""
+    return actor.agent._toolbox(actor)
 
 
 def check_tools(cls: type, tools: Any) -> None:

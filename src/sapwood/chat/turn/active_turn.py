@@ -31,7 +31,7 @@ from sapwood.chat.store.chunks import Projection, json_of
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import BEGUN, TurnRow
 from sapwood.chat.store.turns import CLIENT_SOON, SOON, CallJournal
-from sapwood.chat.tools.tools import Toolbox
+from sapwood.chat.tools.tools import toolbox
 from sapwood.chat.turn.agent_tool_calls import AgentToolCalls
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.chat.turn.capability_hooks import CapabilityHooks
@@ -290,7 +290,7 @@ class ActiveTurn(CancellableTurn):
             settings=overrides.settings_over(agent.model_settings),
             deps=self._actor.host.deps,
             client_tools=row.tools(),
-            toolbox=self._actor.of(Toolbox),
+            toolbox=self._actor.of(toolbox),
             within=lambda call, name: self._delegating.within(row, call, name),
             journal=CallJournal(self._actor, self._turns, row.number),
             stored_bytes=self._record.files.stored_bytes,

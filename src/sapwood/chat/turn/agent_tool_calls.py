@@ -16,7 +16,7 @@ from sapwood.chat.store.turns import RUN_SOON
 from sapwood.chat.store.turns import ToolCall as Called
 from sapwood.chat.tools.agent_tools import AgentTool
 from sapwood.chat.tools.persistent_children import Companions
-from sapwood.chat.tools.tools import Toolbox
+from sapwood.chat.tools.tools import toolbox
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import Step, running_step
 from sapwood.kernel.marshal.disclosure import for_clients
@@ -40,7 +40,7 @@ class AgentToolCalls:
 
     @property
     def _agents(self) -> Mapping[str, AgentTool]:
-        return self._actor.of(Toolbox).agents
+        return self._actor.of(toolbox).agents
 
     @property
     def _companions(self) -> Companions:

@@ -13,7 +13,7 @@ from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import ToolCall, TurnRow
 from sapwood.chat.store.turns import CLIENT_SOON
 from sapwood.chat.store.user_messages import check
-from sapwood.chat.tools.tools import Toolbox
+from sapwood.chat.tools.tools import toolbox
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
 from sapwood.errors import Refused
@@ -68,7 +68,7 @@ class Answers:
             return False
         if kind == "approved" and value is not None:
             # As they will be read: invalid arguments are refused while the client can still correct them.
-            self._actor.of(Toolbox).check(call.name, msgspec.json.decode(msgspec.json.encode(value)))
+            self._actor.of(toolbox).check(call.name, msgspec.json.decode(msgspec.json.encode(value)))
         row = self._record.row(call.turn)
         if row.run is not None and not self._actor.of(RunExecutor).is_wanted(row.run):
             reason = self._actor.of(RunExecutor).why_not(row.run)
