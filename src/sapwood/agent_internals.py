@@ -9,6 +9,8 @@ from sapwood.capabilities.child_states import ChildStates
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.trees.limit_extensions import LimitPeriod
+from sapwood.mcp_client.connections import McpConnections
+from sapwood.mcp_client.sign_ins import EndedSignIn
 from sapwood.mcp_client.tool_calls import CancelledTask, ToolCalls
 from sapwood.periods import LimitWarning, with_local_times
 from sapwood.runs.backends.method_backend import MethodRuns
@@ -80,6 +82,10 @@ class AgentInternals(AgentBase):
     async def _sapwood_cancel_mcp_task(self, task: CancelledTask) -> None:
         """Tell an MCP server that a task is no longer wanted; the framework's own."""
         await self._actor.of(ToolCalls).cancel_task(task)
+
+    async def _sapwood_end_mcp_sign_in(self, sign_in: EndedSignIn) -> None:
+        """Connect to an MCP server whose user has signed in; the framework's own."""
+        await self._actor.of(McpConnections).end_sign_in(sign_in.server)
 
     async def _sapwood_send_stop(
         self, owner: str, session: str, reason: str, until: float, memo: str | None = None

@@ -34,6 +34,7 @@ from sapwood.kernel.node.backup import OnDamage, backup, restore
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
 from sapwood.kernel.ports.read_models import ReadModels
+from sapwood.mcp_client.callback import SignInCallback
 from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place, adapter_of, check_adapters
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
@@ -214,8 +215,8 @@ class App:
             node.shared(Redaction).function = self.redact
             node.shared(UserLimits).function = self.user_limits
             node.shared(Adapters).adapters = self.protocols
-            if any(one.paths for one in self.protocols):
-                node.shared(AppSpeeches).speeches = (AdapterRequests,)
+            has_paths = any(one.paths for one in self.protocols)
+            node.shared(AppSpeeches).speeches = (SignInCallback, *((AdapterRequests,) if has_paths else ()))
             stack.callback(self._runtime.release)
             driving = await stack.enter_async_context(AsyncExitStack())  # until after the node: its agents need it
             stack.push_async_callback(self._runtime.hang_up)

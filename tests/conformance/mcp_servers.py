@@ -24,7 +24,7 @@ class Asked:
 
     @property
     def message(self) -> dict[str, Any]:
-        return json.loads(self.body) if self.body else {}
+        return json.loads(self.body) if self.body.startswith(b"{") else {}
 
     @property
     def method(self) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +19,8 @@ from sapwood.errors import OverLimit, Refused, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.mcp_client.http import Asked, Endpoint, McpHttp, in_words
 from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
-from sapwood.mcp_client.sealing import Seal, UnreadableSecrets
+from sapwood.mcp_client.sealing import UnreadableSecrets
+from sapwood.mcp_client.sign_ins import SignIns
 from sapwood.mcp_client.text import cleaned
 from sapwood.mcp_client.tool_lists import listed
 
@@ -34,12 +37,17 @@ UNREADABLE = (
 )
 
 
+class SignInNeeded(Refused):
+    """A user has to sign in first."""
+
+
 class McpConnections:
     """The servers of one agent, and how to call them."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._servers = actor.of(McpServers)
+        self._sign_ins = actor.of(SignIns)
         self._locks: dict[int, asyncio.Lock] = {}
 
     def has_due(self, *, is_shared: bool = False) -> bool:
@@ -65,39 +73,40 @@ class McpConnections:
             if row is None or not (is_forced or self._is_due(row)):
                 return  # another caller has done it meanwhile, or it was removed
             try:
-                columns = await self._read_tools(row)
+                await self._sign_ins.end(number, self._endpoint(row))
+                columns = await self._exchanged(number, CONNECT, self._read_tools)
             except (Refused, Unavailable, OverLimit) as error:
                 self._actor.check_live()
-                self._failed(number, row, str(error))
+                if not isinstance(error, SignInNeeded):
+                    self._failed(number, row, str(error))
             except UnreadableSecrets:
                 self._failed(number, row, UNREADABLE)
-            except Unauthorized as error:
-                self._actor.check_live()
-                self._failed(number, row, f"It does not accept the token: {error}")
             else:
-                self._actor.check_live()
                 self._servers.set(number, **columns)
         await self._actor.leave()
 
-    async def _read_tools(self, row: ServerRow) -> dict[str, Any]:
-        await self._actor.leave()
-        async with in_words(host_of(row), CONNECT), McpHttp(self._endpoint(row)) as http:
-            await http.open()
-            tools, lasts = await listed(http, row.name)
-            about = http.about
-            capabilities = about.get("capabilities")
-            return {
-                "status": "ready",
-                "error": None,
-                "failures": 0,
-                "next_try_at": None,
-                "sign_in_url": None,
-                "protocol": http.protocol,
-                "instructions": cleaned(about.get("instructions"), LONGEST_INSTRUCTIONS) or None,
-                "capabilities": msgspec.json.encode(capabilities).decode() if isinstance(capabilities, dict) else None,
-                "tools": packed(tools),
-                "fresh_until": self._actor.host.clock.now() + lasts,
-            }
+    async def end_sign_in(self, number: int) -> None:
+        """Connect to a server whose user has come back."""
+        await self._connect(number, is_forced=True)
+        if self._sign_ins.is_ending(number):
+            raise Unavailable("The authorization server did not answer.")  # the queue tries again
+
+    async def _read_tools(self, http: McpHttp, row: ServerRow) -> dict[str, Any]:
+        await http.open()
+        tools, lasts = await listed(http, row.name)
+        capabilities = http.about.get("capabilities")
+        return {
+            "status": "ready",
+            "error": None,
+            "failures": 0,
+            "next_try_at": None,
+            "sign_in_url": None,
+            "protocol": http.protocol,
+            "instructions": cleaned(http.about.get("instructions"), LONGEST_INSTRUCTIONS) or None,
+            "capabilities": msgspec.json.encode(capabilities).decode() if isinstance(capabilities, dict) else None,
+            "tools": packed(tools),
+            "fresh_until": self._actor.host.clock.now() + lasts,
+        }
 
     def _failed(self, number: int, row: ServerRow, why: str) -> None:
         """Note that a server cannot be used for now."""
@@ -125,18 +134,45 @@ class McpConnections:
         row = self._servers.get(name)
         if row is None:
             raise Refused(f"The MCP server {name!r} was removed.")
-        await self._actor.leave()
+
+        async def ask(http: McpHttp, row: ServerRow) -> dict[str, Any]:
+            await http.open(row.protocol)
+            return await http.request(method, params, headers)
+
         try:
-            async with in_words(host_of(row), row.timeout), McpHttp(self._endpoint(row), asked) as http:
-                await http.open(row.protocol)
-                return await http.request(method, params, headers)
+            return await self._exchanged(row.number, row.timeout, ask, asked)
         except UnreadableSecrets:
             raise Refused(UNREADABLE) from None
-        except Unauthorized as error:
-            raise Refused(f"{host_of(row)} does not accept the token: {error}") from None
         except RpcFailed:
             self._servers.set(row.number, fresh_until=0.0)  # perhaps it has other tools by now
             raise
+
+    async def _exchanged(
+        self,
+        number: int,
+        timeout: float,
+        ask: Callable[[McpHttp, ServerRow], Awaitable[dict[str, Any]]],
+        asked: Asked | None = None,
+    ) -> dict[str, Any]:
+        """Return what comes of an exchange with a server. With a token that is no longer valid, it is repeated once."""
+        await self._actor.leave()
+        for may_refresh in (True, False):
+            row = self._servers.numbered(number)
+            if row is None:
+                break
+            endpoint = self._endpoint(row)
+            headers = await self._sign_ins.headers(row, endpoint)
+            try:
+                async with in_words(host_of(row), timeout), McpHttp(replace(endpoint, headers=headers), asked) as http:
+                    found = await ask(http, row)
+                self._actor.check_live()
+                return found
+            except Unauthorized as error:
+                self._actor.check_live()
+                used = headers.get("authorization")
+                if not await self._sign_ins.challenged(row, error, used, endpoint, may_refresh=may_refresh):
+                    raise SignInNeeded(f"{host_of(row)} needs a user to sign in: see its sign_in_url.") from None
+        raise Refused("The MCP server was removed.")
 
     def _endpoint(self, row: ServerRow) -> Endpoint:
         from sapwood.client.public_hosts import HostRules
@@ -146,15 +182,7 @@ class McpConnections:
             "An operator can allow it with Settings(mcp_private_hosts=…).",
             self._actor.host.settings.mcp_private_hosts,
         )
-        secrets: dict[str, Any] = (
-            {} if row.secrets is None else self._actor.of(Seal).open(row.secrets, secrets_of(row.number))
-        )
-        return Endpoint(row.url, secrets.get("headers", {}), rules, row.timeout)
-
-
-def secrets_of(number: int) -> str:
-    """Return what the secrets of a server are sealed for."""
-    return f"mcp server {number}"
+        return Endpoint(row.url, {}, rules, row.timeout)
 
 
 def host_of(row: ServerRow) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, cast, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from sapwood.capabilities.mcp_servers import Approval, McpServer, McpServers, ServerRow
 from sapwood.capabilities.steps import Steps, StoredProgress
-from sapwood.errors import NotFound, OverLimit, UsageError
+from sapwood.errors import InvalidArguments, NotFound, OverLimit, UsageError
 from sapwood.kernel.actors.actor import Actor
-from sapwood.mcp_client.connections import McpConnections, secrets_of
+from sapwood.mcp_client.connections import McpConnections
+from sapwood.mcp_client.oauth import Client
 from sapwood.mcp_client.results import value_of
 from sapwood.mcp_client.sealing import Seal
+from sapwood.mcp_client.sign_ins import Secrets, SignIns
 from sapwood.mcp_client.tool_calls import ToolCalls
 from sapwood.roles import Roles, stored_roles
 
@@ -43,6 +45,9 @@ class AgentMcp:
         *,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
+        client_id: str | None = None,
+        client_secret: str | None = None,
+        redirect_url: str | None = None,
         approval: Approval = "writes",
         approvers: Roles | None = None,
         shared: bool = False,
@@ -51,8 +56,10 @@ class AgentMcp:
         """Add a server, read its tools, and return how it stands: `ready`, `signing_in` or `failed`.
 
         A server of the same name and URL keeps its tokens; one with another URL is replaced. `token` and `headers`
-        are sent to this server only, and stored encrypted: see `Settings(secret_keys=…)`. Without them, a server that
-        wants it lets a user sign in.
+        are sent to this server only, and stored encrypted: see `Settings(secret_keys=…)`. Without them, a user signs in
+        at a server that wants it: see `McpServer.sign_in_url`. `client_id` and `client_secret` are those of a client
+        that is registered at its authorization server; without them, the agent registers itself. `redirect_url` is a
+        page of yours to which the user comes back, and which leads to `complete_sign_in`; by default, it is the agent.
 
         `approval` says which calls of the model a person must allow: `writes` means those of all tools that do not
         declare themselves read-only, `destructive` only those that may overwrite or delete, `always` or `never`. The
@@ -64,10 +71,9 @@ class AgentMcp:
         _check_address(name, url)
         _check_options(approval, timeout)
         roles = self._roles(approvers)
-        secrets = _secrets(token, headers)
-        seal = self._actor.of(Seal)
-        if secrets:
-            seal.check()
+        secrets = Secrets(_headers(token, headers), _client(client_id, client_secret), redirect_url=redirect_url)
+        if secrets != Secrets():
+            self._actor.of(Seal).check()
         before = self._servers.get(name)
         if before is None and len(self._servers.all()) >= MOST_SERVERS:
             raise OverLimit(f"An agent has at most {MOST_SERVERS} MCP servers. Remove one.", limit="mcp_servers")
@@ -79,8 +85,8 @@ class AgentMcp:
             row = self._servers.add(name=name, url=url, **options)
         else:
             row = self._servers.set(before.number, **options) or before
-        if secrets:
-            self._servers.set(row.number, secrets=seal.seal(secrets, secrets_of(row.number)), status="connecting")
+        if secrets != Secrets():
+            self._actor.of(SignIns).store(row.number, secrets, status="connecting")
         await self._connections.refresh(only=name, is_forced=True)
         return self.get(name)
 
@@ -104,6 +110,19 @@ class AgentMcp:
         if name is not None:
             self._row(name)
         await self._connections.refresh(only=name, is_forced=True)
+
+    async def complete_sign_in(self, url: str) -> McpServer:
+        """Take the URL with which a user came back to a `redirect_url` of yours, and return the server.
+
+        Raises `InvalidArguments` if no sign-in of this agent is waiting for it, and changes nothing.
+        """
+        self._actor.check_use()
+        query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+        name = self._actor.of(SignIns).take(query)
+        if name is None:
+            raise InvalidArguments("No sign-in at an MCP server is waiting for this URL.")
+        await self._connections.refresh(only=name)
+        return self.get(name)
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Call a tool from code, without approval. Return its structured content, or its text.
@@ -166,8 +185,16 @@ def _check_options(approval: object, timeout: object) -> None:
         raise UsageError(f"timeout={timeout!r}: expected seconds above 0, at most {LONGEST_TIMEOUT:g}.")
 
 
-def _secrets(token: str | None, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return what is stored encrypted of the headers of a server."""
+def _client(id: str | None, secret: str | None) -> Client | None:
+    if id is None:
+        if secret is not None:
+            raise UsageError("client_secret=… requires client_id=….")
+        return None
+    return Client(id, secret, "none" if secret is None else "client_secret_basic")
+
+
+def _headers(token: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the headers that are sent to a server."""
     found = dict(headers or {})
     if token is not None:
         found["authorization"] = f"Bearer {token}"
@@ -177,4 +204,4 @@ def _secrets(token: str | None, headers: Mapping[str, str] | None) -> dict[str, 
             raise UsageError(f"headers=…: expected names and values of HTTP headers, got the name {name!r}.")
         if not value.isascii() or not value.isprintable():
             raise UsageError(f"The value of the header {name!r} must be printable ASCII.")
-    return {"headers": found} if found else {}
+    return found
