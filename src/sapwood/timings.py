@@ -39,6 +39,8 @@ class Timings:
     """Seconds that the run-level hooks of capabilities have to end when a turn is cancelled, or waits."""
     remote_stop_timeout: float = 5.0
     """Seconds that the destruction of a root waits for other servers to stop its runs there."""
+    remote_look_delay: float = 0.5
+    """Seconds before the first look at a task of another system that is not streamed."""
     remote_silence_timeout: float = 60.0
     """Seconds without a reply, or an event, after which a remote agent counts as unreachable."""
     run_cleanup_batch: int = 50

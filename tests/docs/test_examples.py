@@ -145,6 +145,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["TravelBureau http://localhost/a2a/travel-bureau", "COMPLETED It is done: a ticket to Oslo"],
         ["COMPLETED It is done: a ticket to Oslo"],
     ),
+    "journey_desk.py": (
+        ["May book be called with {'where': 'Oslo'}?", "completed: It is done: a ticket to Oslo"],
+        ["completed: It is done: a ticket to Oslo"],
+    ),
     "four_doors.py": (
         ["from_a_page: Noted.", "from_openai: Noted.", "from_mcp: Noted.", "agent: Noted.\nwishes in the hall: 2"],
         ["wishes in the hall: 4"],

@@ -125,7 +125,7 @@ REMOTE_NAMES = [
 ]
 """What `sapwood.remote` exports: the parts of a transport."""
 
-PROTOCOL_NAMES = ["A2a", "A2aMessage", "A2aPart", "Adapter", "AgUi", "Exchange", "Mcp", "OpenAi", "Place"]
+PROTOCOL_NAMES = ["A2a", "A2aAgent", "A2aMessage", "A2aPart", "Adapter", "AgUi", "Exchange", "Mcp", "OpenAi", "Place"]
 """What `sapwood.protocols` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]

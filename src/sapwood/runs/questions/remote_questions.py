@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -41,7 +41,7 @@ class Mirror:
 
     def replace(self, told: Sequence[RemoteQuestion]) -> None:
         """The other server tells which questions are open. Both this agent and the root can be written."""
-        found = [_mirrored(one) for one in told[: wire.MAX_QUESTIONS] if _has_usable_schema(one)]
+        found = [mirrored(one) for one in told[: wire.MAX_QUESTIONS] if _has_usable_schema(one)]
         self._set([one for one in found if len(msgspec.json.encode(one)) <= wire.MAX_QUESTION_BYTES])
 
     def withdraw(self) -> None:
@@ -92,21 +92,32 @@ def _check_fits(question: Question, answer: Answer) -> None:
 
 
 def _has_usable_schema(told: RemoteQuestion) -> bool:
-    """Return whether answers can be checked. A pattern of another server might take for ever to match."""
+    """Return whether answers can be checked."""
     try:
         check_schema(told.schema or {})
     except UsageError:
         return False
-    return b'"pattern"' not in msgspec.json.encode(told.schema)
+    return True
 
 
-def _mirrored(told: RemoteQuestion) -> Question:
+def mirrored(told: RemoteQuestion) -> Question:
     """Return a question of another server. Its digest is computed here, of what is shown here."""
     if told.prompt is None:
         question = Question.about(told.id, told.tool, told.arguments, "approval")
     else:
-        question = replace(Question.from_code(told.prompt, told.options, told.schema, None), id=told.id)
+        schema = _without_patterns(told.schema)
+        question = replace(Question.from_code(told.prompt, told.options, schema, None), id=told.id)
     return replace(question, remote=tuple(told.path))
+
+
+def _without_patterns(schema: Any) -> Any:
+    """Return a schema of another server without its patterns, which might take for ever to match: it checks them."""
+    if isinstance(schema, list):
+        return [_without_patterns(one) for one in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = cast("dict[str, Any]", schema)
+    return {name: _without_patterns(one) for name, one in fields.items() if name != "pattern" or isinstance(one, dict)}
 
 
 async def questions_for(actor: Actor, request: Any) -> list[wire.AskedQuestion]:

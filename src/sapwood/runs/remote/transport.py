@@ -112,7 +112,7 @@ class RemoteQuestion:
     """With a prompt: what to choose from."""
     schema: dict[str, Any] | None = None
     """With a prompt: the JSON schema of the answer. Without options and schema, the answer is a text.
-    A question whose schema has a `pattern`, or keywords that `questions.ask` refuses, is left out."""
+    A question whose schema has keywords that `questions.ask` refuses is left out. Patterns are not checked here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,400 @@
+"""Agents of other systems by A2A: a task is begun once, followed across crashes and cuts, asked, and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.conformance.a2a_servers import OtherSystem, OtherTask, other_system
+from tests.conformance.chats import Talking
+from tests.conformance.errands import bodies, over, text, told_end
+from tests.conformance.served import served
+from tests.conformance.worlds import until
+from tests.machine import patience
+
+from sapwood import App, Question, Run, agent, agent_tool
+from sapwood.auth import ANY_CLIENT
+from sapwood.errors import UsageError
+from sapwood.protocols import A2aAgent
+from sapwood.testing import ScriptedModel, call
+from sapwood.testing import text as says
+from sapwood.timings import DEFAULTS
+
+FAST = replace(DEFAULTS, remote_look_delay=0.01)
+
+
+class Caller(Talking):
+    """Has a task done elsewhere."""
+
+    at: type[Any]
+    deps: OtherSystem
+
+    async def give(self, input: Any, run_id: str = "r1") -> Run:
+        return await self.run_agent(self.at, input, run_id=run_id)
+
+    async def one(self, id: str) -> Run | None:
+        return self.runs.get(id)
+
+    async def stop(self, id: str) -> bool:
+        return self.runs.cancel(id, "enough")
+
+    async def forget(self) -> None:
+        await self.runs.clear()
+
+    async def asked(self) -> list[Question]:
+        return await self.questions.list()
+
+    async def reply(self, value: Any) -> bool:
+        (question,) = await self.questions.list()
+        return await self.questions.answer(question, value)
+
+    async def deny(self, reason: str) -> bool:
+        (question,) = await self.questions.list()
+        return await self.questions.deny(question, reason)
+
+
+class Pair:
+    """Another system, and a server that calls it."""
+
+    def __init__(self, other: OtherSystem, near: Any, cls: type[Any]) -> None:
+        self.other, self.near, self.cls = other, near, cls
+
+    async def caller(self) -> Any:
+        return await self.near.world.get_agent(self.cls, "d")
+
+    async def giving(self, input: Any = "dig", tasks: int = 1) -> asyncio.Task[Run]:
+        """Give a task, and return when the other system has it."""
+        giving = asyncio.create_task((await self.caller()).give(input))
+        await until(lambda: len(self.other.tasks) == tasks or giving.done())
+        return giving
+
+    async def crash(self) -> None:
+        await self.near.world.crash()
+
+    async def question(self) -> Question:
+        caller = await self.caller()
+        async with asyncio.timeout(patience()):
+            while not (asked := await caller.asked()):  # noqa: ASYNC110 - each look is a call
+                await asyncio.sleep(0.005)
+        return asked[0]
+
+    def count(self, method: str) -> int:
+        return self.other.calls.count(method)
+
+
+def caller_of(url: str, **members: Any) -> type[Any]:
+    """Make the class of a caller, for the URL of another system."""
+
+    class At(A2aAgent):
+        deps: OtherSystem
+        approvers = ANY_CLIENT
+
+        async def token(self) -> str | None:
+            return "t0ken"
+
+        def headers(self) -> dict[str, str]:
+            return {"x-api-key": "k3y"}
+
+    At.url = url
+    for name, value in members.items():
+        setattr(At, name, value)
+
+    class CallerHere(Caller):
+        at = agent(type="AtOther")(At)
+
+    return agent(type="A2aCaller")(CallerHere)
+
+
+@asynccontextmanager
+async def pair(members: dict[str, Any] | None = None, path: str = "", **options: Any) -> AsyncGenerator[Pair, None]:
+    async with asyncio.timeout(patience()), other_system(**options) as other:
+        cls = caller_of(f"{other.url}{path}", **members or {})
+        async with served(App(agents=[cls], deps=other), timings=FAST) as near:
+            yield Pair(other, near, cls)
+
+
+def parts(*given: Any) -> list[dict[str, Any]]:
+    return [{"text": one} if isinstance(one, str) else {"data": one} for one in given]
+
+
+def made(*artifacts: Any) -> list[dict[str, Any]]:
+    return [{"artifactId": f"a{n}", "parts": parts(*one)} for n, one in enumerate(artifacts)]
+
+
+@pytest.mark.promise("B-38")
+@pytest.mark.parametrize("streams", [False, True], ids=["looked up", "streamed"])
+@pytest.mark.parametrize(
+    ("artifacts", "output"),
+    [
+        (made(["it is ", "dug"]), "it is dug"),
+        (made(["one"], ["two"]), "one\n\ntwo"),
+        (made([{"depth": 3}]), {"depth": 3}),
+        (made(["see", {"depth": 3}]), [{"text": "see"}, {"data": {"depth": 3}}]),
+        (made(), None),
+    ],
+    ids=["text", "texts", "data", "mixed", "none"],
+)
+async def test_a_run_is_a_task_and_its_artifacts_are_its_result(streams: bool, artifacts: Any, output: Any) -> None:
+    async with pair(streams=streams) as both:
+        giving = await both.giving({"where": "here"})
+        await both.other.change("COMPLETED", artifacts=artifacts)
+
+        run = await giving
+
+        assert (run.status, run.output) == ("completed", output)
+        (task,) = both.other.tasks
+        assert task.history[0]["parts"] == [{"data": {"where": "here"}, "mediaType": "application/json"}]
+        assert both.other.headers[0]["authorization"] == "Bearer t0ken"
+        assert (both.other.headers[0]["x-api-key"], both.other.headers[0]["a2a-version"]) == ("k3y", "1.0")
+        assert both.count("card") == 1
+
+
+async def test_a_message_instead_of_a_task_is_the_result() -> None:
+    reply = {"messageId": "m", "role": "ROLE_AGENT", "parts": parts("hello")}
+    async with pair(replies=reply) as both:
+        run = await (await both.caller()).give("hi")
+        assert (run.status, run.output, both.other.tasks) == ("completed", "hello", [])
+
+
+@pytest.mark.promise("B-38")
+async def test_words_are_streamed_and_continued_after_a_crash_and_after_a_server_that_says_them_again() -> None:
+    async with pair(streams=True) as both:
+        client = await both.near.join("/agents/a2a-caller/d")
+        giving = await both.giving()
+        await both.other.tell("one ")
+        await both.other.tell("two ")
+        await client.until(lambda _: text(client, "r1") == "one two ")
+        await both.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        caller = await both.caller()  # its stream tells all events again
+        await until(lambda: both.count("SubscribeToTask") == 1)
+        await both.other.tell("three")
+        await both.other.change("COMPLETED", artifacts=[{"artifactId": "a", "parts": parts("one two three")}])
+
+        run = await over(caller, "r1")
+
+        assert (run.status, run.output) == ("completed", "one two three")
+        late = await both.near.join("/agents/a2a-caller/d")
+        await told_end(late, "r1")
+        assert [one["type"] for one in bodies(late, "r1")] == ["text-start", *["text-delta"] * 3, "text-end"]
+        assert text(late, "r1") == "one two three"
+        assert both.count("SendStreamingMessage") == 1
+
+
+async def test_words_that_the_other_system_takes_back_are_ended_and_others_begin() -> None:
+    async with pair(streams=True) as both:
+        client = await both.near.join("/agents/a2a-caller/d")
+        giving = await both.giving()
+        await both.other.tell("one ")
+        await client.until(lambda _: text(client, "r1") == "one ")
+        await both.other.tell("two", append=False)
+        await both.other.change("COMPLETED", artifacts=[{"artifactId": "a", "parts": parts("two")}])
+        assert (await giving).output == "two"
+        await told_end(client, "r1")
+        told = [(one["type"], one["id"]) for one in bodies(client, "r1")]
+        assert told == [(f"text-{kind}", id) for id in ("a~1", "a~2") for kind in ("start", "delta", "end")]
+
+
+@pytest.mark.promise("B-38")
+@pytest.mark.parametrize("streams", [False, True], ids=["looked up", "streamed"])
+async def test_a_message_whose_answer_is_lost_is_not_sent_again(streams: bool) -> None:
+    async with pair(streams=streams, loses={"SendMessage", "SendStreamingMessage"}) as both:
+        giving = await both.giving()
+        await until(lambda: both.count("ListTasks") == 1)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+
+        assert (await giving).output == "dug"
+        assert len(both.other.tasks) == 1
+
+
+async def test_a_message_whose_answer_is_lost_is_not_sent_again_to_a_server_that_lists_no_tasks() -> None:
+    async with pair(loses={"SendMessage"}, lists=False) as both:
+        run = await (await both.caller()).give("dig")
+        assert (run.status, len(both.other.tasks)) == ("failed", 1)
+        assert "remote_lost: The message was sent before" in str(run.error)
+
+
+async def test_a_message_that_has_not_arrived_is_sent_again() -> None:
+    async with pair() as both:
+        both.other.status = 503
+        giving = asyncio.create_task((await both.caller()).give("dig"))
+        await until(lambda: "ListTasks" in both.other.calls)
+        both.other.status = 200
+        await until(lambda: len(both.other.tasks) == 1)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+
+
+@pytest.mark.promise("B-38")
+@pytest.mark.parametrize("streams", [False, True], ids=["looked up", "streamed"])
+async def test_what_a_task_asks_is_a_question_of_the_caller_and_its_answer_a_message(streams: bool) -> None:
+    def resume(task: OtherTask, message: dict[str, Any]) -> None:
+        if message.get("taskId"):
+            task.state, task.says = "COMPLETED", parts(f"painted {message['parts'][0]['text']}")
+
+    async with pair(streams=streams, on_message=resume) as both:
+        giving = await both.giving("paint")
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        question = await both.question()
+        assert (question.kind, question.prompt) == ("text", "Which colour?")
+        await both.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        assert (await both.question()).digest == question.digest
+        caller = await both.caller()
+
+        assert await caller.reply("blue")
+
+        run = await over(caller, "r1")
+        assert run.output == "painted blue"
+        (task,) = both.other.tasks
+        assert [one["parts"] for one in task.history] == [parts("paint"), parts("blue")]
+        assert [one.get("taskId") for one in task.history] == [None, "t1"]
+        assert await caller.asked() == []
+
+
+async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        await both.question()
+        both.other.tasks[0].says = [{"text": "How much paint?"}]  # another client has answered
+        caller = await both.caller()
+        while (await both.question()).prompt == "Which colour?" and not await caller.reply("blue"):
+            pass
+        assert len(both.other.tasks[0].history) == 1
+        await both.other.change("COMPLETED")
+        await giving
+
+
+async def test_a_denied_question_is_answered_with_the_reason() -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        await both.question()
+        assert await (await both.caller()).deny("none at all")
+        assert both.other.tasks[0].history[1]["parts"] == parts("none at all")
+        await both.other.change("COMPLETED")
+        assert (await giving).ok
+
+
+@pytest.mark.promise("B-38")
+async def test_a_cancelled_run_is_cancelled_there_also_after_a_crash() -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        both.other.status = 503
+        await (await both.caller()).stop("r1")
+        assert (await giving).status == "cancelled"
+        await both.crash()
+        both.other.status = 200
+
+        await both.caller()
+
+        await until(lambda: both.other.tasks[0].state == "CANCELED")
+
+
+async def test_a_run_that_is_deleted_is_cancelled_there_though_its_answer_was_lost() -> None:
+    async with pair(loses={"SendMessage", "ListTasks"}) as both:
+        giving = await both.giving()
+        await (await both.caller()).forget()
+        await asyncio.gather(giving, return_exceptions=True)
+        await until(lambda: both.other.tasks[0].state == "CANCELED")
+
+
+@pytest.mark.parametrize(
+    ("state", "says_why", "wanted"),
+    [
+        ("FAILED", "no spade", "no spade"),
+        ("REJECTED", "not our job", "The agent has rejected the task: not our job"),
+        ("AUTH_REQUIRED", "sign in at x", "needs an authentication that this run cannot give: sign in at x"),
+        ("CANCELED", "an operator", "an operator"),
+    ],
+)
+async def test_how_a_task_ends_otherwise_is_told(state: str, says_why: str, wanted: str) -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        await both.other.change(state, {"text": says_why})
+        run = await giving
+        assert run.status == ("cancelled" if state == "CANCELED" else "failed")
+        assert wanted in (run.error or run.reason or "")
+        assert both.count("CancelTask") == (state == "AUTH_REQUIRED")
+
+
+async def test_a_task_that_its_server_has_forgotten_is_lost() -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        both.other.tasks[0].id = "another"
+        run = await giving
+        assert (run.status, run.error is not None and "remote_lost" in run.error) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"status": 401}, "remote_unauthorized: http"),
+        ({"status": 302}, "a redirect, which is not followed"),
+        ({"status": 404}, "whose card is at"),
+        ({"card": {"supportedInterfaces": []}}, "no interface with JSONRPC 1.0"),
+        (
+            {"card": {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}},
+            "but: GRPC 1.0",
+        ),
+        (
+            {
+                "card": {
+                    "supportedInterfaces": [
+                        {"url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+                    ]
+                }
+            },
+            "on another server, which would be sent the credentials",
+        ),
+        ({"card": {"supportedInterfaces": 3}}, "sent an invalid response"),
+    ],
+)
+async def test_a_server_that_cannot_be_used_fails_the_run_and_says_why(options: Any, wanted: str) -> None:
+    async with pair(**options) as both:
+        run = await (await both.caller()).give("dig")
+        assert run.status == "failed"
+        assert wanted in str(run.error)
+        assert not both.other.tasks
+
+
+async def test_a_host_of_a_private_network_is_called_only_if_the_code_names_it() -> None:
+    async with pair({"allow_private": False}) as both:
+        run = await (await both.caller()).give("dig")
+        assert "127.0.0.1', a host of a private network" in str(run.error)
+        assert both.other.calls == []
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a/b", "bureau.example", "http://a/?b=c"])
+async def test_a_url_that_names_no_agent_is_refused(url: str) -> None:
+    cls = caller_of(url)
+    async with asyncio.timeout(patience()), served(App(agents=[cls], deps=OtherSystem())) as near:
+        with pytest.raises(UsageError, match="must be the URL of an A2A agent"):
+            await (await near.world.get_agent(cls, "d")).give("dig")
+
+
+async def test_a_model_uses_an_agent_of_another_system_as_a_tool() -> None:
+    async with asyncio.timeout(patience()), other_system() as other:
+
+        class Bureau(A2aAgent):
+            """Books journeys."""
+
+            url = other.url
+            deps: OtherSystem
+
+        class BureauDesk(Talking):
+            tools = (agent_tool(Bureau, name="bureau"),)
+            model = ScriptedModel(call("bureau", id="c1", message="Oslo"), says("thanks"))
+
+        async with served(App(agents=[BureauDesk], deps=other), timings=FAST) as near:
+            desk = await near.world.get_agent(BureauDesk, "d")
+            sending = asyncio.create_task(desk.send("go"))
+            await until(lambda: len(other.tasks) == 1)
+            await other.change("COMPLETED", artifacts=made(["booked"]))
+            assert (await sending).output == "thanks"
+            assert other.tasks[0].history[0]["parts"] == parts("Oslo")
