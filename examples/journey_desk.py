@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import uvicorn
-from bureau import app as bureau
 
+from bureau import app as bureau
 from sapwood import Agent, App
 from sapwood.protocols import A2aAgent
 
@@ -62,7 +62,8 @@ async def main(data: str) -> None:
     async with serving(), app:
         desk = await app.get_agent(JourneyDesk, "main")
         sending = asyncio.create_task(desk.send("Oslo"))
-        while not sending.done() and not await desk.approve_all():
+        while not sending.done():
+            await desk.approve_all()
             await asyncio.sleep(0.05)
         print(await sending)
 
