@@ -49,6 +49,8 @@ class OtherSystem:
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     streams: bool = False
     lists: bool = True
+    hides: int = 0
+    """How many requests to list tasks are answered as if there were none yet."""
     card: dict[str, Any] = field(default_factory=dict[str, Any])
     status: int = 200
     loses: set[str] = field(default_factory=set[str])
@@ -89,7 +91,7 @@ class OtherSystem:
         result = self.result(method, params)
         if method in self.loses:
             self.loses.discard(method)
-            return Response("lost", 503)
+            return Response("lost", 502)
         if isinstance(result, int):
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": result, "message": "no"}})
         if method in ("SendStreamingMessage", "SubscribeToTask"):
@@ -113,7 +115,8 @@ class OtherSystem:
             return {"task": task.told()}
         if method == "ListTasks":
             found = [one.told() for one in reversed(self.tasks) if one.context == params["contextId"]]
-            return {"tasks": found, "nextPageToken": ""} if self.lists else -32601
+            self.hides -= 1
+            return {"tasks": [] if self.hides >= 0 else found, "nextPageToken": ""} if self.lists else -32601
         task = self.of(params)
         if task is None:
             return -32001

@@ -211,18 +211,35 @@ async def test_a_message_whose_answer_is_lost_is_not_sent_again(streams: bool) -
         assert len(both.other.tasks) == 1
 
 
+async def test_a_task_that_is_listed_late_is_not_begun_again() -> None:
+    async with pair(loses={"SendMessage"}, hides=3) as both:
+        giving = await both.giving()
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        assert (len(both.other.tasks), both.count("ListTasks")) == (1, 4)
+
+
 async def test_a_message_whose_answer_is_lost_is_not_sent_again_to_a_server_that_lists_no_tasks() -> None:
     async with pair(loses={"SendMessage"}, lists=False) as both:
         run = await (await both.caller()).give("dig")
         assert (run.status, len(both.other.tasks)) == ("failed", 1)
-        assert "remote_lost: The message was sent before" in str(run.error)
+        assert "remote_lost: The message was sent, its answer was lost" in str(run.error)
+
+
+async def test_a_message_whose_answer_is_lost_is_sent_again_if_the_class_says_so() -> None:
+    async with pair({"resends": True}, loses={"SendMessage"}, lists=False) as both:
+        giving = await both.giving(tasks=2)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        first, second = (one.history[0]["messageId"] for one in both.other.tasks)
+        assert first == second
 
 
 async def test_a_message_that_has_not_arrived_is_sent_again() -> None:
     async with pair() as both:
         both.other.status = 503
         giving = asyncio.create_task((await both.caller()).give("dig"))
-        await until(lambda: "ListTasks" in both.other.calls)
+        await until(lambda: both.count("SendMessage") == 2)
         both.other.status = 200
         await until(lambda: len(both.other.tasks) == 1)
         await both.other.change("COMPLETED", artifacts=made(["dug"]))

@@ -39,7 +39,7 @@ class A2aHooks(RemoteHooks):
 class A2aAgent(
     RemoteSubAgent,
     hooks=frozenset({"token", "transport", "headers"}),
-    settings=frozenset({"url", "approvers", "allow_private"}),
+    settings=frozenset({"url", "approvers", "allow_private", "resends"}),
 ):
     """An agent of another system, by the protocol A2A 1.0. Subclass it and set its `url`.
 
@@ -49,6 +49,10 @@ class A2aAgent(
 
     allow_private = True
     """Whether the host of `url` may be one of a private network. Set it to `False` if `url` is not written in code."""
+
+    resends = False
+    """Whether a message is sent again if its answer was lost and the server does not list its task. Set it to `True` if
+    the server joins repeated messages by their `messageId`, as sapwood's does, or if a task may be done twice."""
 
     _hooks_class = A2aHooks
 
@@ -64,7 +68,8 @@ class A2aAgent(
         """Return the transport of this agent's runs."""
         host = self._actor.host
         cards, delay = host.shared(AgentCards), host.timings.remote_look_delay
-        return A2aTransport(A2aConnection(self.url, self._all_headers, cards, allow_private=self.allow_private), delay)
+        connection = A2aConnection(self.url, self._all_headers, cards, allow_private=self.allow_private)
+        return A2aTransport(connection, resends=self.resends, delay=delay)
 
     async def _all_headers(self) -> Mapping[str, str]:
         given, token = self.headers(), self.token()

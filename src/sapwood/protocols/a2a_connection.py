@@ -43,11 +43,13 @@ CARD_KEPT = 300.0
 MOST_CARDS = 1000
 LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of servers that may answer otherwise later."""
+TOO_BUSY = frozenset({429, 503})
+"""Statuses of servers that have not looked at a request."""
 NOT_LET_IN = frozenset({401, 403})
 
 
 class NotSent(Unavailable):
-    """A request has not reached its server."""
+    """A request has not reached its server, or the server has not looked at it."""
 
 
 class NotTaken(RemoteRefused):
@@ -200,7 +202,7 @@ class A2aConnection:
         if response.is_success:
             return
         if status in LATER:
-            raise Unavailable(f"{where}.")
+            raise (NotSent if status in TOO_BUSY else Unavailable)(f"{where}.")
         known = self._cards.get(self._url)
         self._cards.forget(self._url)
         if status in NOT_LET_IN:

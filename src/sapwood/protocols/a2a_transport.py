@@ -35,8 +35,8 @@ SLOWER, MOST_DELAYS = 1.5, 20.0
 """How much longer each look at an unchanged task waits than the last, and how many times the first delay at most."""
 LISTED = 20
 """Tasks of a context that are looked at for the one that a message has begun."""
-LOOKS = 3
-"""How often a task is looked for that may have begun, before it counts as never begun."""
+LOOKS = 8
+"""How often a task that may have begun is looked for, in about ten seconds."""
 NOT_HERE = frozenset({wire.NO_METHOD.code, wire.UNSUPPORTED.code})
 
 
@@ -53,8 +53,9 @@ class Sent(msgspec.Struct, omit_defaults=True):
 class A2aTransport:
     """Carries the runs of one A2A agent. It is entered before it is used."""
 
-    def __init__(self, connection: A2aConnection, delay: float = 0.5) -> None:
+    def __init__(self, connection: A2aConnection, *, resends: bool, delay: float = 0.5) -> None:
         self._connection = connection
+        self._resends = resends
         self._delay = delay
         """Seconds before the first look at a task that is not streamed."""
         self._view = TaskView()
@@ -78,8 +79,16 @@ class A2aTransport:
     async def start(self, session: str, input: Any) -> RemoteStatus:
         """Begin a task, or find the one that was begun before a crash."""
         known = self._known()
-        if known.task or known.reply is not None or (known.sent and await self._found(session)):
+        if known.task or known.reply is not None:
             return await self.status(session)
+        if known.sent:
+            if await self._found_in_time(session):
+                return await self.status(session)
+            if not self._resends:
+                raise RemoteLost(
+                    "The message was sent, its answer was lost, and the server does not list the task: the message "
+                    "is not sent again."
+                )
         await self._connection.endpoint()  # a server that is away has been sent nothing
         await self._store(Sent(sent=True))
         try:
@@ -151,10 +160,8 @@ class A2aTransport:
     async def cancel(self, session: str, reason: str) -> RemoteStatus:
         """Cancel the task. One that was never begun is not looked for."""
         known = self._known()
-        if not known.task and known.sent and not await self._found(session):
-            self._looks += 1
-            if self._looks < LOOKS:
-                raise Unavailable("The task that may have begun is not listed yet.")
+        if not known.task and known.sent:
+            await self._found_in_time(session)
         if task := self._known().task:
             try:
                 await self._connection.call("CancelTask", {"id": task}, Task)
@@ -197,6 +204,15 @@ class A2aTransport:
                 await live.aclose()
         raise Unavailable("The server has ended the stream without an answer.")
 
+    async def _found_in_time(self, session: str) -> bool:
+        """Do as `_found`. Raises `Unavailable` while the server may still be about to list the task."""
+        if await self._found(session):
+            return True
+        self._looks += 1
+        if self._looks < LOOKS:
+            raise Unavailable("The message may have begun a task, which is not listed yet.")
+        return False
+
     async def _found(self, session: str) -> bool:
         """Find the task that a message has begun whose answer was lost. Returns `False` if it has begun none."""
         params = {"contextId": session_id(session), "pageSize": LISTED, "historyLength": LISTED}
@@ -205,10 +221,8 @@ class A2aTransport:
         except RpcError as error:
             if error.rpc_code not in NOT_HERE:
                 raise
-            raise RemoteLost(
-                "The message was sent before a crash or a lost connection, and the server cannot list its tasks: "
-                "the message is not sent again."
-            ) from error
+            self._looks = LOOKS  # it cannot list tasks, and never will
+            return False
         ours = [one for one in listed.tasks if _begun_by(one, message_id(session))] or listed.tasks
         if not ours:
             return False
