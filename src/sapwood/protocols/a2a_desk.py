@@ -12,15 +12,14 @@ import msgspec
 
 from sapwood.agent import Agent
 from sapwood.decorators import agent
-from sapwood.errors import InvalidArguments, OverLimit, Refused, SapwoodError
+from sapwood.errors import InvalidArguments, SapwoodError
 from sapwood.kernel.marshal.agent_class import known
-from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.protocols import a2a_wire as wire
+from sapwood.protocols.a2a_answers import ANSWERS, MessageAnswers, StoredAnswer
 from sapwood.protocols.a2a_push import check_config, deliver
 from sapwood.protocols.a2a_stream import KEEP_ALIVE, bell_of, line, lost, or_silence, update
 from sapwood.protocols.a2a_tasks import (
     ARTIFACT,
-    answers_in,
     artifacts_of,
     fits,
     input_of,
@@ -57,6 +56,8 @@ PAGE, LARGEST_PAGE = 50, 100
 """Tasks in one answer of `ListTasks`."""
 MOST_MESSAGES = 2**31
 """What a client may ask for at most: SQLite knows no larger numbers than of 64 bits."""
+OF_TASK = (("tasks", "id"), ("messages", "task"), ("answers", "task"), ("push_configs", "task"))
+"""The tables of a desk, and the column of each that has the id of a task."""
 MOST_CONFIGS = 10
 """Push notification configurations of one task."""
 
@@ -113,6 +114,7 @@ class A2aDesk(DeskBase):
             body TEXT NOT NULL,                  -- JSON
             PRIMARY KEY (task, id)
         ) STRICT, WITHOUT ROWID""",
+        ANSWERS,
     )
 
     async def on_request(self, request: Request) -> Response:
@@ -131,7 +133,7 @@ class A2aDesk(DeskBase):
         except A2aError as error:
             content = wire.failure(wire.id_in(body) if call is None else call.id, error)
         except SapwoodError as error:
-            content = wire.failure(None if call is None else call.id, _told(error))
+            content = wire.failure(None if call is None else call.id, wire.error_of(error))
         return Response(msgspec.json.encode(content), media_type="application/json")
 
     async def _answer(self, call: wire.Call, request: Request) -> Any:
@@ -248,17 +250,24 @@ class A2aDesk(DeskBase):
             raise A2aError(wire.INVALID_PARAMS, "The task belongs to another context.")
         if self._is_kept(run.id, message.message_id):
             return  # the same message again
+        answers = MessageAnswers(self, message)
+        is_repeated = (given := answers.stored()) is not None
+        given = given or await self._new_answers(run, answers)
+        is_taken = await answers.give(given, Exchange(self._actor, request))
+        answers.forget()
+        if not (is_taken or is_repeated):  # before a crash, the question may have taken it
+            raise A2aError(wire.UNSUPPORTED, "The question has been answered or has changed. Get the task again.")
+        message.context_id = context
+        self._keep(run.id, message)
+
+    async def _new_answers(self, run: Run[Any], answers: MessageAnswers) -> list[StoredAnswer]:
+        """Return the answers in a message that was not received before."""
         if run.is_over:
             raise A2aError(wire.UNSUPPORTED, "The task is over. Send the message without taskId to begin another one.")
         questions = await self._questions(run)
         if not questions:
             raise A2aError(wire.UNSUPPORTED, "The task asks nothing now. Send the message again when it does.")
-        exchange, asked = Exchange(self._actor, request), {one.full_id: one.digest or None for one in questions}
-        taken = [await exchange.answer(id, answer, asked[id]) for id, answer in answers_in(message, questions)]
-        if not any(taken):
-            raise A2aError(wire.UNSUPPORTED, "The question has been answered or has changed. Get the task again.")
-        message.context_id = context
-        self._keep(run.id, message)
+        return await answers.store(questions)
 
     def _keep(self, task: str, message: wire.A2aMessage) -> None:
         body = msgspec.json.encode(message).decode()
@@ -456,7 +465,7 @@ class A2aDesk(DeskBase):
         before = self._actor.host.clock.now() - KEPT.total_seconds()
         for id in self._texts("SELECT id FROM tasks WHERE created_at < ? ORDER BY number LIMIT 100", before):
             if self.runs.get(id) is None:
-                for table, column in (("tasks", "id"), ("messages", "task"), ("push_configs", "task")):
+                for table, column in OF_TASK:
                     self.sql(f"DELETE FROM {table} WHERE {column} = ?", id)  # noqa: S608 - ours
 
     # What it stands on
@@ -480,13 +489,3 @@ class A2aDesk(DeskBase):
 CONFIG_METHODS = frozenset(
     {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
 )
-
-
-def _told(error: SapwoodError) -> A2aError:
-    """Return how a client is told of one of our errors."""
-    if isinstance(error, InvalidArguments):
-        return A2aError(wire.INVALID_PARAMS, str(error))
-    text = told_of(error)
-    if text is None or not isinstance(error, Refused | OverLimit):
-        raise error
-    return A2aError(wire.UNSUPPORTED, text)

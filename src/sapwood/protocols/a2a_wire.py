@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
+from sapwood.errors import InvalidArguments, OverLimit, Refused, SapwoodError
+from sapwood.kernel.marshal.disclosure import told_of
 from sapwood.wire.frames import read_json
 
 ANY: Any = Any
@@ -288,3 +290,13 @@ def timestamp(at: datetime) -> str:
 def agent_message(id: str, task: str, context: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a message of the agent."""
     return {"messageId": id, "role": "ROLE_AGENT", "taskId": task, "contextId": context, "parts": list(parts)}
+
+
+def error_of(error: SapwoodError) -> A2aError:
+    """Return how a client is told of one of our errors."""
+    if isinstance(error, InvalidArguments):
+        return A2aError(INVALID_PARAMS, str(error))
+    text = told_of(error)
+    if text is None or not isinstance(error, Refused | OverLimit):
+        raise error
+    return A2aError(UNSUPPORTED, text)
