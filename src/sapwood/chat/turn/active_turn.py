@@ -178,7 +178,10 @@ class ActiveTurn(CancellableTurn):
 
     def start_runs(self) -> list[tuple[str, str]]:
         """Have the runs begin, or find them again, that a turn waits for; return each tool call with its run."""
-        return self._delegating.wanted(self.going_on())
+        wanted = self._delegating.wanted(self.going_on())
+        if wanted:
+            self._progressed()  # it only waits for them from here on
+        return wanted
 
     def take_run(self, call: str, run: str) -> None:
         """Take what became of a run as the answer to a tool call."""

@@ -188,6 +188,7 @@ class RemoteRuns(MethodRuns):
             await self._actor.of(Agenda).fibers.checkpoint(BEGUN)
         self._actor.check_live()
         self._is_in_touch(run, waits=state.waits)
+        self._actor.of(Runs).waits()
         if not state.is_over or state.seq != self._length(run):
             state = await self._heard(run, remote)
         elif state.nested:
@@ -216,8 +217,6 @@ class RemoteRuns(MethodRuns):
             async for arrived in arrivals:
                 actor.check_live()
                 state = self._take(run, arrived)
-                if (work := actor.of(Runs).work()) is not None and arrived:
-                    work.progressed()
                 if state is not None:
                     return state
                 if any(isinstance(event, NestedEvents) for event in arrived):

@@ -252,6 +252,8 @@ class Fan:
             given = 0
             while not is_so():
                 if not self._may_begin():
+                    if self._going:
+                        self._runs.waits()
                     await self._news()
                 else:
                     self._begin(self._waiting.popleft())

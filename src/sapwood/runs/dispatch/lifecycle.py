@@ -174,6 +174,11 @@ class Runs:
         work = call.work if call is not None and call.actor is self._actor else None
         return work if isinstance(work, Work) else None
 
+    def waits(self) -> None:
+        """Note that the code that runs now waits for runs: what ends the process is counted where the work is done."""
+        if (work := self.work()) is not None:
+            work.progressed()  # each time that it gets here: it may wait through many restarts
+
     def _check_wanted(self, wish: RunRequest) -> None:
         """Refuse to begin what would have to be stopped at once."""
         if wish.work is not None and wish.detached is None and not self._actor.of(RunExecutor).goes_on(wish.work):
@@ -268,6 +273,8 @@ class Runs:
         """Return the row of a run once it is over."""
         self._outcomes.waited_for[id] += 1
         try:
+            if self._outcomes.row(id).is_open:
+                self.waits()
             while (row := self._outcomes.row(id)).is_open:
                 await self._outcomes.changing(id)
                 self._actor.check_live()

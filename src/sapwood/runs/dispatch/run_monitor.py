@@ -15,9 +15,11 @@ from typing import Any
 
 from sapwood import tracing
 from sapwood.capabilities.children import Children
+from sapwood.capabilities.steps import Work
 from sapwood.errors import Aborted, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.marshal.call import current
 from sapwood.kernel.marshal.exceptions import describe
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.runs.dispatch.results import RunCleared
@@ -152,6 +154,9 @@ class RunMonitor(TimedRun):
             self._outcomes.registry.set(row.id, status="running")
         self._inputs.pop(row.id, None)
         self._outcomes.changed(row.id)
+        call = current.get()
+        if call is not None and isinstance(call.work, Work):
+            call.work.progressed()  # it only waits from here on: what ends the process is counted at the sub-agent
         return True
 
     async def _awake(self) -> Actor | None:
