@@ -20,10 +20,12 @@ from sapwood.capabilities.due_work import begin_due, when_started
 from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.capabilities.redaction import Redact, Redaction
-from sapwood.capabilities.span_reads import recorded_spans
+from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
+from sapwood.capabilities.unfinished_reads import unfinished_work
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.models.user_ledger import UserLedger
 from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
+from sapwood.chat.store.message_reads import message_count, stored_messages
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
 from sapwood.errors import StoredDataError, UsageError
@@ -39,7 +41,7 @@ from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place,
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
-from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions
+from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions, whole_question
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
@@ -67,10 +69,17 @@ READ_MODELS = ReadModels(
     state=stored_state,
     dead_letters=dead_letters,
     waiting_calls=waiting_calls,
+    unfinished_work=unfinished_work,
     runs=listed_runs,
+    messages=stored_messages,
+    message_count=message_count,
     decisions=stored_decisions,
     questions=(unanswered_tool_calls, open_questions),
+    question=whole_question,
     spans=recorded_spans,
+    works=recorded_works,
+    timeline=timeline,
+    incarnations=recorded_incarnations,
     sent_requests=sent_requests,
 )
 """What operators read of agents that may be asleep."""

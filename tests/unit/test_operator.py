@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.conformance.worlds import happens
+from tests.unit.admin_requests import ask, pages
 
 from sapwood import After, Agent, App, NotFound, expose
 from sapwood.admin.admin import Admin
@@ -285,22 +286,21 @@ async def test_a_public_method_can_be_called_and_no_other() -> None:
 async def test_the_runs_of_an_agent_are_shown_with_what_they_hold_and_nobody_is_woken() -> None:
     async with running(App(agents=[Library])) as world:
         main = await world.get_agent(Library, "main")
-        none = await Admin(world.node).runs("Library:main")
+        none = await ask(world, "runs", address="Library:main")
         await main.lend("r1", "Walden")
         await main.lend("r2", "")
         world.sleep()
-        operator = Admin(world.node)
 
-        found = (await operator.runs("Library:main"))["runs"]
-        failed = (await operator.runs("Library:main", "failed"))["runs"]
+        found = await pages(world, "runs", address="Library:main", limit=1)
+        failed = await ask(world, "runs", address="Library:main", status="failed")
 
-        assert none == {"runs": [], "more": False}
-        assert [(run["id"], run["agent"], run["status"], run["pinned"]) for run in found] == [
-            ("r1", "Reader:r1", "completed", True),
-            ("r2", "Reader:r2", "failed", True),
+        assert none == {"rows": [], "next": None}
+        assert [[(run["id"], run["agent"], run["status"], run["pinned"]) for run in page] for page in found] == [
+            [("r2", "Reader:r2", "failed", True)],
+            [("r1", "Reader:r1", "completed", True)],
         ]
-        assert all(run["bytes"] > 0 and run["ended_at"] >= run["started_at"] for run in found)
-        assert [run["id"] for run in failed] == ["r2"]
+        assert all(run["bytes"] > 0 and run["ended_at"] >= run["started_at"] for page in found for run in page)
+        assert [run["id"] for run in failed["rows"]] == ["r2"]
         assert not any(tree.actors for tree in world.node.trees.values())
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests import loops
+from tests.unit.admin_requests import ask
 
 from sapwood import Agent, App, ChatAgent, Question, Settings, tool
-from sapwood.admin.admin import Admin
 from sapwood.cli.commands import cli
 from sapwood.testing import ScriptedModel, call, running, text
 
@@ -58,20 +58,15 @@ async def test_the_questions_of_an_agent_and_below_are_found_and_no_agent_is_wok
         till = await world.get_agent(Till, "main")
         await till.open()
         await world.restart()
-        operator = Admin(world.node)
 
-        (own, dock) = (await operator.questions("Till:main"))["agents"]
-        below = (await operator.questions("Till:main/ReturnedGoods:dock"))["agents"]
+        *own, dock = (await ask(world, "questions", address="Till:main"))["rows"]
+        below = (await ask(world, "questions", address="Till:main/ReturnedGoods:dock"))["rows"]
 
-        assert own["address"] == "Till:main"
-        assert [(one["kind"], one.get("tool"), one.get("prompt")) for one in own["questions"]] == [
-            ("approval", "pay", None),
-            ("text", "", "Which name goes on the receipt?"),
+        assert sorted((one["address"], one["kind"], one["tool"], one["prompt"]) for one in own) == [
+            ("Till:main", "approval", "pay", None),
+            ("Till:main", "text", None, "Which name goes on the receipt?"),
         ]
-        assert (dock["address"], dock["questions"][0]["prompt"]) == (
-            "Till:main/ReturnedGoods:dock",
-            "Order 17 came back.",
-        )
+        assert (dock["address"], dock["prompt"]) == ("Till:main/ReturnedGoods:dock", "Order 17 came back.")
         assert below == [dock]
         assert Till not in {type(actor.agent) for tree in world.node.trees.values() for actor in tree.actors.values()}
 
@@ -81,10 +76,9 @@ async def test_an_answered_question_is_not_listed_any_more() -> None:
         till = await world.get_agent(Till, "main")
         for question in await till.open():
             await till.questions.deny(question)
-        operator = Admin(world.node)
 
         async def listed() -> list[Any]:
-            return (await operator.questions("Till:main"))["agents"]
+            return (await ask(world, "questions", address="Till:main"))["rows"]
 
         while await listed():  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.01)

@@ -23,6 +23,8 @@ class Access:
     scopes: frozenset[Scope]
     below: Address | None = None
     """The agent that it is limited to, with all agents below it. `None` means no limit."""
+    expires_at: float | None = None
+    """Until when the token is valid."""
 
     def check(self, scope: Scope, endpoint: str) -> None:
         """Raise `Refused` if the token lacks a scope."""
@@ -34,14 +36,14 @@ class Access:
         """Return whether the token is valid for an agent."""
         return self.below is None or address == self.below or address.is_below(self.below)
 
-    def packed(self) -> tuple[str, list[str], str | None]:
+    def packed(self) -> tuple[str, list[str], str | None, float | None]:
         """Return it as it is sent to another node."""
-        return self.name, sorted(self.scopes), None if self.below is None else str(self.below)
+        return self.name, sorted(self.scopes), None if self.below is None else str(self.below), self.expires_at
 
     @classmethod
-    def unpacked(cls, name: str, scopes: list[Scope], below: str | None) -> Access:
+    def unpacked(cls, name: str, scopes: list[Scope], below: str | None, expires_at: float | None) -> Access:
         """Return what `packed` was made of."""
-        return cls(name, frozenset(scopes), None if below is None else Address.parse(below))
+        return cls(name, frozenset(scopes), None if below is None else Address.parse(below), expires_at)
 
 
 FULL = Access(OWNER, frozenset(SCOPES))

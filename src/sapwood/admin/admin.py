@@ -30,7 +30,6 @@ from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import Tree
-from sapwood.kernel.trees.tree_files import ROOT_STEM
 from sapwood.web.stats import busiest, counted, name_of
 
 MOST_AGENTS = 500
@@ -61,30 +60,14 @@ class AgentBranch:
     """Its children, as many as are shown; `children` counts all."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRun:
-    """A run that an agent has given, as an operator sees it."""
-
-    id: str
-    agent: str
-    """The sub-agent that did it, or does."""
-    status: str
-    started_at: str | None
-    """As ISO 8601."""
-    ended_at: str | None
-    bytes: int
-    """What the sub-agent holds, with all below it, when last measured."""
-    pinned: bool
-
-
 class Admin:
     """Looks at the agents of one node, and acts on them."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-        self._lookup = AgentLookup(node)
-        self.dead_letters = AdminDeadLetters(node, self._lookup)
-        self.spending = AdminSpending(node, self._lookup)
+        self.node = node
+        self.lookup = AgentLookup(node)
+        self.dead_letters = AdminDeadLetters(node, self.lookup)
+        self.spending = AdminSpending(node, self.lookup)
 
     async def tree(
         self, address: str | None = None, *, agents: int = MOST_AGENTS, children: int = 50
@@ -96,11 +79,11 @@ class Admin:
             found = [await self._seen(Address.parse(address), left, children)]
             total = 1
         else:
-            seen = list(entries(self._node.folder))
+            seen = list(entries(self.node.folder))
             odd = [one for one in seen if isinstance(one, OddEntry)]
             roots = {one for one in seen if isinstance(one, Address)}
-            all_roots = sorted({*roots, *self._node.trees}, key=str)
-            all_roots = [root for root in all_roots if self._node.owns(root) and is_there(self._node, root)]
+            all_roots = sorted({*roots, *self.node.trees}, key=str)
+            all_roots = [root for root in all_roots if self.node.owns(root) and is_there(self.node, root)]
             total, found = len(all_roots), list[AgentBranch]()
             for root in all_roots:
                 if left[0] <= 0:
@@ -109,20 +92,20 @@ class Admin:
         return {
             "roots": [asdict(branch) for branch in found],
             "count": total,
-            "sockets": self._node.sockets.count,
-            "ready": self._node.is_ready,
+            "sockets": self.node.sockets.count,
+            "ready": self.node.is_ready,
             "odd": [asdict(entry) for entry in odd],
         }
 
     def top(self, *, trees: int = 20) -> dict[str, Any]:
         """Return what the process uses and does, and its busiest trees."""
         slow = [
-            {"method": method, "worker": name_of(self._node), "times": times, "seconds": longest}
-            for method, (times, longest) in list(self._node.watchdog.slow.items())
+            {"method": method, "worker": name_of(self.node), "times": times, "seconds": longest}
+            for method, (times, longest) in list(self.node.watchdog.slow.items())
         ]
         return {
-            "workers": [asdict(counted(self._node))],
-            "busiest": [asdict(one) for one in busiest(self._node, trees)],
+            "workers": [asdict(counted(self.node))],
+            "busiest": [asdict(one) for one in busiest(self.node, trees)],
             "slow": slow,
         }
 
@@ -134,32 +117,32 @@ class Admin:
             return AgentBranch(str(root), "asleep", last_error=str(error))
 
     async def _seen(self, address: Address, left: list[int], children: int) -> AgentBranch:
-        tree, found, stem = await self._lookup.find(address)
+        tree, found, stem = await self.lookup.find(address)
         tree.visitors += 1  # or it may be forgotten before this ends, and its files opened twice
         try:
             branch = await self._branch(tree, found, stem, left, children)
         finally:
             tree.visitors -= 1
-        if tree.is_held and (error := self._node.loader.held_back(found.root)) is not None:
+        if tree.is_held and (error := self.node.loader.held_back(found.root)) is not None:
             branch.status, branch.last_error = "quarantined", str(error)
         return branch
 
     async def _branch(self, tree: Tree, address: Address, stem: str, left: list[int], children: int) -> AgentBranch:
         left[0] -= 1
-        database = self._lookup.database(tree, stem)
+        database = self.lookup.database(tree, stem)
         branch = AgentBranch(
             str(address),
             *_doing(tree, address),
-            sockets=self._node.sockets.number_of(address),
+            sockets=self.node.sockets.number_of(address),
             bytes=_size(database.path) + _size(database.wal),
         )
         if not database.exists:
             return branch
-        branch.children = self._lookup.children(tree, stem).count()
+        branch.children = self.lookup.children(tree, stem).count()
         work = pending_work(database)
         branch.queued_calls, branch.runs, branch.fibers = work.queued_calls, work.runs, work.fibers
         branch.next_schedule_at = iso_time(work.next_schedule_at)
-        for child in self._lookup.children(tree, stem).page(None, 0, children) if branch.children else ():
+        for child in self.lookup.children(tree, stem).page(None, 0, children) if branch.children else ():
             if left[0] <= 0:
                 break
             await asyncio.sleep(0)  # to look must not hold up those who work
@@ -176,12 +159,12 @@ class Admin:
 
     async def state(self, address: str) -> Any:
         """Return the state an agent has stored; that of its class if it has not set one yet."""
-        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree, found, stem = await self.lookup.find(Address.parse(address))
         tree.slices.commit()
-        if (stored := self._node.read_models.state(self._lookup.database(tree, stem))) is not None:
+        if (stored := self.node.read_models.state(self.lookup.database(tree, stem))) is not None:
             return msgspec.json.decode(stored)
         try:
-            kind = tree.kinds.get(found.type) or resolve(found.type, self._node.roots)
+            kind = tree.kinds.get(found.type) or resolve(found.type, self.node.roots)
         except UnknownAgent:
             text = f"{found} has not set its state yet, and only a running server knows its initial state."
             raise NotFound(text, path=found.segments) from None
@@ -189,18 +172,18 @@ class Admin:
 
     async def methods(self, address: str) -> bytes:
         """Return the exposed methods of an agent as JSON, with their schemas. The agent is not woken."""
-        tree, found, _ = await self._lookup.find(Address.parse(address))
-        return method_list(tree.kinds.get(found.type) or resolve(found.type, self._node.roots))
+        tree, found, _ = await self.lookup.find(Address.parse(address))
+        return method_list(tree.kinds.get(found.type) or resolve(found.type, self.node.roots))
 
     async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
         """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
-        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree, found, stem = await self.lookup.find(Address.parse(address))
         if write:
-            rows = await self._as_call(await self._lookup.wake(found), sql, arguments)
+            rows = await self._as_call(await self.lookup.wake(found), sql, arguments)
             columns, values = tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows]
         else:
             tree.slices.commit()
-            database = self._lookup.database(tree, stem)
+            database = self.lookup.database(tree, stem)
             if not database.exists:
                 raise NotFound(f"{found} has not stored anything yet.", path=found.segments)
             columns, values = database.look(sql, arguments, MOST_ROWS + 1)
@@ -218,12 +201,12 @@ class Admin:
     async def call(self, address: str, method: str, arguments: list[Any]) -> AsyncIterator[bytes]:
         """Call a public method with JSON arguments; yields the result as JSON, or each item of a stream."""
         where = Address.parse(address)
-        if not any(where.segments[0].type in kind.type_ids for kind in self._node.roots):
-            names = ", ".join(kind.type for kind in self._node.roots) or "none"
+        if not any(where.segments[0].type in kind.type_ids for kind in self.node.roots):
+            names = ", ".join(kind.type for kind in self.node.roots) or "none"
             raise UnknownAgent(f"{where.segments[0].type} is not a root of this app. Roots: {names}.")
-        actor = await self._lookup.wake(where)
+        actor = await self.lookup.wake(where)
         called = actor.kind.method(method)
-        stub = self._node.stub_of(actor)
+        stub = self.node.stub_of(actor)
         given: list[Any] = []
         names = [p for p in called.signature.parameters if p.kind is not p.KEYWORD_ONLY]
         for at, value in enumerate(arguments):
@@ -241,33 +224,9 @@ class Admin:
         else:
             yield msgspec.json.encode(await answer, enc_hook=json_hook)
 
-    async def runs(self, address: str, status: str | None = None) -> dict[str, Any]:
-        """Return the runs that an agent has given and keeps, in that order; with `status`, only those."""
-        tree, _, stem = await self._lookup.find(Address.parse(address))
-        tree.slices.commit()
-        rows = self._node.read_models.runs(self._lookup.database(tree, stem), status, MOST_ROWS + 1)
-        found = [
-            AdminRun(id, f"{type_}:{name}", status, iso_time(started_at), iso_time(ended_at), size, bool(pinned))
-            for id, type_, name, status, started_at, ended_at, size, pinned in rows
-        ]
-        return {"runs": [asdict(run) for run in found[:MOST_ROWS]], "more": len(found) > MOST_ROWS}
-
-    async def questions(self, address: str) -> dict[str, Any]:
-        """Return the open questions of an agent and of all below it, as they are stored. Wakes no agent."""
-        tree, found, stem = await self._lookup.find(Address.parse(address))
-        tree.slices.commit()
-        if stem == ROOT_STEM:
-            database = self._lookup.database(tree, stem)  # the index of a tree does not have the questions of its root
-            own = [one for read in self._node.read_models.questions for one in read(database, MOST_ROWS)]
-        else:
-            own = msgspec.json.decode(tree.questions.of(found) or "[]")
-        asked = [(found, own)] if own else []
-        asked += [(owner, msgspec.json.decode(body)) for owner, body in tree.questions.below(found)]
-        return {"agents": [{"address": str(owner), "questions": questions} for owner, questions in asked]}
-
     async def decisions(self, address: str) -> dict[str, Any]:
         """Return the decisions about tool calls of an agent and of all below it, as they are stored. Wakes no agent."""
-        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree, found, stem = await self.lookup.find(Address.parse(address))
         agents: list[dict[str, Any]] = []
         to_visit, count = [(found, stem)], 0
         tree.visitors += 1
@@ -276,13 +235,13 @@ class Admin:
                 await asyncio.sleep(0)  # other agents have their turn
                 owner, stem = to_visit.pop()
                 tree.slices.commit()
-                database = self._lookup.database(tree, stem)
+                database = self.lookup.database(tree, stem)
                 if not database.exists:
                     continue
-                if (told := self._node.read_models.decisions(database, MOST_ROWS + 1)) is not None:
+                if (told := self.node.read_models.decisions(database, MOST_ROWS + 1)) is not None:
                     count += len(told)
                     agents.append({"address": str(owner), "decisions": told})
-                children, after = self._lookup.children(tree, stem), 0
+                children, after = self.lookup.children(tree, stem), 0
                 while page := children.page(None, after, PAGE):
                     to_visit += [(owner.child(one.type, one.name), child_stem(stem, one.generation)) for one in page]
                     after = page[-1].generation
@@ -296,9 +255,9 @@ class Admin:
         With `step`, also what the model was sent in it, in each attempt. Step 0 is the summaries of the conversation
         that were made in the turn.
         """
-        tree, found, stem = await self._lookup.find(Address.parse(address))
+        tree, found, stem = await self.lookup.find(Address.parse(address))
         tree.slices.commit()
-        database, reads = self._lookup.database(tree, stem), self._node.read_models
+        database, reads = self.lookup.database(tree, stem), self.node.read_models
         work = None if turn is None else str(WorkId.run(turn))
         rows = reads.spans(database, work, MOST_ROWS + 1)
         if turn is not None and not rows:
@@ -318,23 +277,23 @@ class Admin:
     def release(self, address: str) -> None:
         """Let the tree of an agent run again that was put in quarantine."""
         root = Address.parse(address).root
-        if not self._node.strikes.release(root):
+        if not self.node.strikes.release(root):
             raise NotFound(f"{root} is not in quarantine, and has no strikes.", path=root.segments)
 
     async def backup(self, folder: str, address: str | None = None) -> dict[str, Any]:
         """Copy all trees, or one, into a folder; return how many, and which are damaged."""
-        return msgspec.to_builtins(await backup(self._node, Path(folder), root_of(address)))
+        return msgspec.to_builtins(await backup(self.node, Path(folder), root_of(address)))
 
     async def verify(self, address: str | None = None) -> dict[str, Any]:
         """Check all trees, or one; return how many are whole, and which are damaged."""
-        return msgspec.to_builtins(await verify(self._node, root_of(address)))
+        return msgspec.to_builtins(await verify(self.node, root_of(address)))
 
     async def restore(self, folder: str, address: str | None = None, damaged: str = "refuse") -> dict[str, Any]:
         """Put all trees of a backup back, or one; return how many, and which of the backup are damaged."""
         if not (Path(folder) / TREES).is_dir():
             raise UsageError(f"{folder!r} is not a backup: it has no folder {TREES!r}.")
         what = msgspec.convert(damaged, OnDamage)
-        return msgspec.to_builtins(await restore(self._node, Path(folder), root_of(address), what))
+        return msgspec.to_builtins(await restore(self.node, Path(folder), root_of(address), what))
 
 
 def _doing(tree: Tree, address: Address) -> tuple[str, int]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import is_there
 from sapwood.admin.agent_rows import AgentRows
+from sapwood.admin.cursors import number_in
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Page
 from sapwood.admin.merged import by_address, by_page
 from sapwood.admin.root_names import RootNames
-from sapwood.errors import InvalidArguments
 from sapwood.kernel.node.node import Node
 
 AT_ONCE = 50
@@ -45,7 +45,7 @@ async def _roots(rows: AgentRows, params: Agents) -> Answer:
     return {"rows": found, "next": last, "total": total, "unanswered": []}
 
 
-async def owned(node: Node, names: Iterable[str]) -> AsyncIterator[Address]:
+async def owned(node: Node, names: Iterable[str]) -> AsyncGenerator[Address, None]:
     """Yield those roots that this node runs. Other tasks have their turn."""
     for count, name in enumerate(names, 1):
         root = Address.parse(name)
@@ -56,7 +56,7 @@ async def owned(node: Node, names: Iterable[str]) -> AsyncIterator[Address]:
 
 
 async def _children(rows: AgentRows, address: Address, params: Agents) -> Answer:
-    after = 0 if params.after is None else _number(params.after)
+    after = number_in(params.after) or 0
     tree, found, stem = await rows.lookup.find(address)
     tree.slices.commit()
     table = rows.lookup.children(tree, stem)
@@ -64,12 +64,6 @@ async def _children(rows: AgentRows, address: Address, params: Agents) -> Answer
     told = rows.children(tree, found, page[: params.limit])
     last = str(page[params.limit - 1].generation) if len(page) > params.limit else None
     return {"rows": told, "next": last, "total": table.count(), "unanswered": []}
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidArguments("`after` must be the `next` of a page before.")
-    return int(text)
 
 
 def _merged(params: Agents, answers: Sequence[Answer]) -> Answer:

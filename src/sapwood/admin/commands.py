@@ -52,10 +52,6 @@ class Spending(MaybeAgent):
     spenders: int = msgspec.field(default=DEFAULT_LIMIT, name="limit")
 
 
-class Runs(OneAgent):
-    status: str | None = None
-
-
 class Explained(OneAgent):
     turn: str | None = None
     step: int | None = None
@@ -85,7 +81,7 @@ async def _top(call: AdminCall, params: Top) -> Answer:
 
 
 async def _state(call: AdminCall, params: OneAgent) -> Answer:
-    return {"state": await call.admin.state(params.address)}
+    return {"state": call.content.value("state", await call.admin.state(params.address))}
 
 
 async def _methods(call: AdminCall, params: OneAgent) -> Response:
@@ -118,14 +114,6 @@ def _merged_spending(params: Spending, answers: Sequence[Answer]) -> Answer:
     found = joined(params, answers)
     found["trees"] = most_expensive(found["trees"], params.spenders)
     return found
-
-
-async def _runs(call: AdminCall, params: Runs) -> Answer:
-    return await call.admin.runs(params.address, params.status)
-
-
-async def _questions(call: AdminCall, params: OneAgent) -> Answer:
-    return await call.admin.questions(params.address)
 
 
 async def _decisions(call: AdminCall, params: OneAgent) -> Answer:
@@ -173,7 +161,7 @@ async def _lines(answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 COMMANDS: tuple[Endpoint[Any], ...] = (
     Endpoint("tree", "look", Tree, _tree, merge=_merged_tree),
     Endpoint("top", "look", Top, _top, merge=joined, patience=SHORT_PATIENCE),
-    Endpoint("state", "content", OneAgent, _state),
+    Endpoint("state", "look", OneAgent, _state),
     Endpoint("methods", "look", OneAgent, _methods),
     Endpoint("sql", "sql", Sql, _sql, more=lambda params: "write" if params.write else None),
     Endpoint("call", "call", Called, _call),
@@ -186,8 +174,6 @@ COMMANDS: tuple[Endpoint[Any], ...] = (
         more=lambda params: "act" if params.replay is not None or params.delete is not None else None,
     ),
     Endpoint("spending", "look", Spending, _spending, merge=_merged_spending, patience=LONG_PATIENCE),
-    Endpoint("runs", "look", Runs, _runs),
-    Endpoint("questions", "content", OneAgent, _questions),
     Endpoint("decisions", "content", OneAgent, _decisions),
     Endpoint("explain", "content", Explained, _explain),
     Endpoint("release", "act", OneAgent, _release, is_of_any_node=True),

@@ -44,6 +44,10 @@ BODY_BYTES = 8 * 1024 * 1024
 UNAUTHENTICATED = "This request needs the token in operator.json."
 
 
+Relayed = tuple[str, dict[str, Any], tuple[str, list[Any], str | None, float | None]]
+"""A request as another node sends it: the endpoint, its parameters, and what its sender may do."""
+
+
 class AdminDoor:
     """Stands before an ASGI application, and answers what is below `/_sapwood/` itself."""
 
@@ -79,7 +83,9 @@ class AdminDoor:
         return started
 
     def _asked_by_another(self, message: bytes) -> ASGI:
-        what, asked, by = msgspec.msgpack.decode(message, type=tuple[str, dict[str, Any], tuple[str, list[Any], Any]])
+        what, asked, by = msgspec.msgpack.decode(
+            message, type=tuple[str, dict[str, Any], tuple[str, list[Any], Any, Any]]
+        )
 
         async def read() -> Response:
             endpoint, access = ENDPOINTS[what], Access.unpacked(*by)

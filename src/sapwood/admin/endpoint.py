@@ -14,6 +14,8 @@ from sapwood.admin.admin import Admin
 from sapwood.admin.content import Content
 from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.trees.tree import Tree
+from sapwood.storage.database import Database
 
 MAX_LIMIT = 500
 """Rows of a page at most."""
@@ -64,6 +66,12 @@ class AdminCall(NamedTuple):
     admin: Admin
     access: Access
 
+    async def read(self, address: Address) -> tuple[Tree, Database]:
+        """Return the tree and the database of an agent, which stays asleep if it is. What it wrote is committed."""
+        tree, _, stem = await self.admin.lookup.find(address)
+        tree.slices.commit()
+        return tree, self.admin.lookup.database(tree, stem)
+
     @property
     def content(self) -> Content:
         """What it may see of what agents and people wrote."""
@@ -81,7 +89,8 @@ class Endpoint(Generic[P]):
     """One endpoint."""
 
     name: str
-    scope: Scope
+    scope: Scope | None
+    """`None` means that every token may ask."""
     params: type[P]
     answer: Callable[[AdminCall, P], Awaitable[Any]] | None = None
     """Returns the result, or a response."""

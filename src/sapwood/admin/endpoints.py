@@ -8,7 +8,28 @@ from sapwood.admin.agents import AGENTS
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.endpoint import Endpoint
 from sapwood.admin.find import FIND
+from sapwood.admin.questions import ANSWER, QUESTIONS
+from sapwood.admin.records import ASKED, SPANS, WORKS
+from sapwood.admin.runs import RUNS
+from sapwood.admin.schema import SCHEMA
+from sapwood.admin.session import SESSION
+from sapwood.admin.transcript import TRANSCRIPT
 from sapwood.admin.watch import WATCH
 
-ENDPOINTS: dict[str, Endpoint[Any]] = {one.name: one for one in (AGENTS, FIND, WATCH, *COMMANDS)}
+ALL: tuple[Endpoint[Any], ...] = (
+    SESSION,
+    AGENTS,
+    WATCH,
+    FIND,
+    QUESTIONS,
+    ANSWER,
+    RUNS,
+    TRANSCRIPT,
+    WORKS,
+    SPANS,
+    ASKED,
+    SCHEMA,
+    *COMMANDS,
+)
+ENDPOINTS: dict[str, Endpoint[Any]] = {one.name: one for one in ALL}
 """The endpoints by name."""

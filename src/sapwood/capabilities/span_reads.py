@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sapwood.capabilities.spans import COLUMNS, facts_of
-from sapwood.kernel.ports.read_models import has_table
+from sapwood.kernel.ports.read_models import Timespan, has_table
 from sapwood.storage.database import Database
+
+INCARNATIONS = 1000
+"""Incarnations that are shown at most."""
 
 
 def recorded_spans(database: Database, work: str | None, most: int) -> list[dict[str, Any]]:
     """Return at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
+    which = "work = ?1 ORDER BY number" if work is not None else "parent IS NULL AND ?1 IS NULL ORDER BY number DESC"
+    return _read(database, which, (work,), most)
+
+
+def recorded_works(database: Database, before: int | None, most: int) -> list[dict[str, Any]]:
+    """Return at most so many turns, calls and fibers, the newest first: those before a number."""
+    which = "parent IS NULL AND (?1 IS NULL OR number < ?1) ORDER BY number DESC"
+    return _read(database, which, (before,), most)
+
+
+def timeline(database: Database, which: Timespan, after: int, most: int) -> list[dict[str, Any]]:
+    """Return at most so many spans that overlap with a timespan, in order: those after a number."""
+    sql = (
+        "number > ?1 AND (?2 IS NULL OR work = ?2) AND (?3 IS NULL OR ended_at IS NULL OR ended_at >= ?3)"
+        " AND (?4 IS NULL OR began_at <= ?4)"
+    )
+    if which.only_failed:
+        sql += " AND (status IN ('failed', 'interrupted') OR attempt > 1)"
+    return _read(database, f"{sql} ORDER BY number", (after, which.work, which.begins_at, which.ends_at), most)
+
+
+def recorded_incarnations(database: Database) -> list[tuple[int, float, str]]:
+    """Return the number, the start and the version of each recorded incarnation, the latest of them."""
+    if not has_table(database, "sapwood_incarnations"):
+        return []
+    sql = "SELECT number, began_at, version FROM sapwood_incarnations ORDER BY number DESC"
+    return database.look(sql, (), INCARNATIONS)[1][::-1]
+
+
+def _read(database: Database, which: str, arguments: Sequence[object], most: int) -> list[dict[str, Any]]:
     if not has_table(database, "sapwood_spans"):
         return []
-    which = "work = ?1 ORDER BY number" if work is not None else "parent IS NULL AND ?1 IS NULL ORDER BY number DESC"
-    _, rows = database.look(f"SELECT {COLUMNS} FROM sapwood_spans WHERE {which}", (work,), most)  # noqa: S608 - ours
+    _, rows = database.look(f"SELECT {COLUMNS} FROM sapwood_spans WHERE {which}", arguments, most)  # noqa: S608 - ours
     names = COLUMNS.split(", ")
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [one | {"facts": facts_of(one["facts"])} for one in found]

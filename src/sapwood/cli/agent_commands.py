@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from sapwood.address import Address
 from sapwood.admin.admin import Admin
+from sapwood.admin.agent_lookup import MOST_ROWS, iso_time
 from sapwood.cli import remote, render
 from sapwood.cli.parameters import Agent, AsJson, Data
 from sapwood.cli.quantities import counted
@@ -211,11 +214,11 @@ def questions(address: Agent, /, *, as_json: AsJson = False, data: Data = "sapwo
     Wakes no agent. To answer a question, call the agent that asks.
     """
 
-    async def here(operator: Admin) -> dict[str, Any]:
-        return await operator.questions(address)
-
-    answer = remote.ask_or_open(data, "questions", here, address=address)
-    asked = [(Address.parse(one["address"]), [_question(row) for row in one["questions"]]) for one in answer["agents"]]
+    found = remote.rows(data, "questions", MOST_ROWS, address=address)
+    asked = [
+        (Address.parse(owner), sorted(map(_question, rows), key=attrgetter("is_from_code")))
+        for owner, rows in groupby(found, key=itemgetter("address"))
+    ]
     if as_json:
         depth = len(Address.parse(address).segments)
         told = [
@@ -279,10 +282,9 @@ def runs(
 ) -> None:
     """Show the stored runs that an agent has started: status, size, and whether each is pinned."""
 
-    async def here(operator: Admin) -> dict[str, Any]:
-        return await operator.runs(address, status)
-
-    answer = remote.ask_or_open(data, "runs", here, address=address, status=status)
+    found = remote.rows(data, "runs", MOST_ROWS, address=address, status=status)
+    oldest_first = [run | {name: iso_time(run[name]) for name in ("started_at", "ended_at")} for run in found[::-1]]
+    answer: dict[str, Any] = {"runs": oldest_first[-MOST_ROWS:], "more": len(found) > MOST_ROWS}
     if as_json:
         say(json.dumps(answer, indent=2, ensure_ascii=False))
         return
@@ -320,9 +322,8 @@ def _or_below(below: bool) -> str:
 
 
 def _question(row: dict[str, Any]) -> Question:
-    """Return a stored question, with its digest."""
-    one = msgspec.convert(row, Question)
-    return one if one.digest else Question.about(one.id, one.tool, one.arguments, one.kind)
+    """Return a question of the admin API."""
+    return msgspec.convert({name: value for name, value in row.items() if value is not None}, Question)
 
 
 def _value(text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import http.client
 import json
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from sapwood.admin.access import FULL
 from sapwood.admin.admin import Admin
 from sapwood.admin.door import PREFIX
+from sapwood.admin.endpoint import MAX_LIMIT, AdminCall
+from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE
 from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
@@ -68,6 +72,25 @@ def ask_or_open(
         if not (Path(data) / "trees").is_dir():
             raise
     return _alone(data, here)
+
+
+def rows(data: str, what: str, most: int, **asked: Any) -> list[dict[str, Any]]:
+    """Return the rows of all pages of an endpoint, and at most a few more than so many."""
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while not found or (after is not None and len(found) <= most):
+        params = asked | {"after": after, "limit": MAX_LIMIT}
+        page = ask_or_open(data, what, functools.partial(_answer_here, what, params), **params)
+        found += page["rows"]
+        if (after := page["next"]) is None:
+            break
+    return found
+
+
+async def _answer_here(what: str, params: dict[str, Any], operator: Admin) -> dict[str, Any]:
+    endpoint = ENDPOINTS[what]
+    assert endpoint.answer is not None
+    return await endpoint.answer(AdminCall(operator.node, operator, FULL), endpoint.read(params, FULL))
 
 
 def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:

@@ -25,6 +25,7 @@ class DeadLetterRow(NamedTuple):
 class ListedRun(NamedTuple):
     """A run, as an operator sees it in a list."""
 
+    number: int
     id: str
     type: str
     name: str
@@ -35,12 +36,56 @@ class ListedRun(NamedTuple):
     pinned: int
 
 
+class UnfinishedWork(NamedTuple):
+    """A stored call or a fiber that is not over."""
+
+    kind: str
+    """`schedule`, `queued` or `fiber`."""
+    number: int
+    name: str
+    arguments: bytes | None
+    due_at: float | None
+    """`None` if it waits behind others in its queue, or until it is resumed."""
+    queue: str | None
+    repeats: bool
+    failures: int
+    error: str | None
+    created_at: float
+    status: str | None
+    """Of a fiber."""
+
+
+class StoredMessage(NamedTuple):
+    """A message of a conversation."""
+
+    position: int
+    id: str
+    role: str
+    body: str
+    """The whole message, as JSON."""
+    created_at: float
+
+
 QuestionReader: TypeAlias = Callable[[Database, int], list[dict[str, Any]]]
 """Reads at most so many open questions of an agent."""
 
 
 def _none(*_: object) -> Any:
     return None
+
+
+class Timespan(NamedTuple):
+    """Which spans of an agent are meant."""
+
+    work: str | None = None
+    """The id of one piece of work. `None` means all."""
+    begins_at: float | None = None
+    ends_at: float | None = None
+    only_failed: bool = False
+
+
+def _zero(*_: object) -> int:
+    return 0
 
 
 def _nothing(*_: object) -> list[Any]:
@@ -57,13 +102,27 @@ class ReadModels:
     """Returns at most so many dead letters, in order."""
     waiting_calls: Callable[[Database, float, int], int | None] = _none
     """Counts the stored calls that are due at this time or wait in a queue, up to a maximum; `None` if it has none."""
-    runs: Callable[[Database, str | None, int], list[ListedRun]] = _nothing
-    """Returns at most so many runs, in order: all, or those of one status."""
+    unfinished_work: Callable[[Database, str, int, int], list[UnfinishedWork]] = _nothing
+    """Returns at most so many calls or fibers that are not over, in order: those of one kind after a number."""
+    runs: Callable[[Database, str | None, int | None, int], list[ListedRun]] = _nothing
+    """Returns at most so many runs, the newest first: all, or those of one status; those before a number."""
+    messages: Callable[[Database, int | None, int], list[StoredMessage]] = _nothing
+    """Returns at most so many messages, the newest first: those before a position."""
+    message_count: Callable[[Database], int] = _zero
+    """Counts the messages."""
     decisions: Callable[[Database, int], list[dict[str, Any]] | None] = _none
     """Returns at most so many decisions about tool calls, in order; `None` if there was never one."""
     questions: Sequence[QuestionReader] = ()
+    question: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Returns a stored question with all its fields, and with its digest."""
     spans: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
     """Returns at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
+    works: Callable[[Database, int | None, int], list[dict[str, Any]]] = _nothing
+    """Returns at most so many turns, calls and fibers with records, the newest first: those before a number."""
+    timeline: Callable[[Database, Timespan, int, int], list[dict[str, Any]]] = _nothing
+    """Returns at most so many spans of a timespan, in order: those after a number."""
+    incarnations: Callable[[Database], list[tuple[int, float, str]]] = _nothing
+    """Returns the number, the start and the version of each recorded incarnation."""
     sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing
     """Returns the URL and the body of what a model was sent in a step, by the number of its span."""
 

@@ -7,17 +7,18 @@ from typing import Any
 import msgspec
 
 from sapwood.kernel.ports.read_models import ListedRun, has_table
+from sapwood.runs.tables.question import Question
 from sapwood.storage.database import Database
 
 
-def listed_runs(database: Database, status: str | None, most: int) -> list[ListedRun]:
-    """Return at most so many runs, in order: all, or those of one status."""
+def listed_runs(database: Database, status: str | None, before: int | None, most: int) -> list[ListedRun]:
+    """Return at most so many runs, the newest first: all, or those of one status; those before a number."""
     if not has_table(database, "sapwood_runs"):
         return []
     _, rows = database.look(
-        "SELECT id, type, name, status, started_at, ended_at, bytes, pinned FROM sapwood_runs"
-        " WHERE ?1 IS NULL OR status = ?1 ORDER BY number",
-        (status,),
+        "SELECT number, id, type, name, status, started_at, ended_at, bytes, pinned FROM sapwood_runs"
+        " WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR number < ?2) ORDER BY number DESC",
+        (status, before),
         most,
     )
     return [ListedRun(*row) for row in rows]
@@ -29,6 +30,14 @@ def open_questions(database: Database, most: int) -> list[dict[str, Any]]:
         return []
     sql = "SELECT body FROM sapwood_own_questions WHERE answer IS NULL ORDER BY number"
     return [msgspec.json.decode(body) for (body,) in database.look(sql, (), most)[1]]
+
+
+def whole_question(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored question with all its fields, and with its digest."""
+    one = msgspec.convert(row, Question)
+    if not one.digest:
+        one = Question.about(one.id, one.tool, one.arguments, one.kind)
+    return msgspec.to_builtins(one)
 
 
 def stored_decisions(database: Database, most: int) -> list[dict[str, Any]] | None:

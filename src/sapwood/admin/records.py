@@ -1,0 +1,118 @@
+"""`works`, `spans` and `asked`: what an agent did and when, as it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.admin.content import hidden
+from sapwood.admin.cursors import number_in
+from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint, Event, OneAgent
+from sapwood.admin.event_stream import END
+from sapwood.admin.walk import walk
+from sapwood.errors import SapwoodError
+from sapwood.kernel.ports.read_models import Timespan
+from sapwood.storage.database import Database
+
+SPANS_AT_ONCE = 500
+MOST_SPANS = 20_000
+ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
+"""Facts that are names, and no content."""
+
+
+async def _works(call: AdminCall, params: AgentPage) -> Answer:
+    _, database = await call.read(Address.parse(params.address))
+    found = call.node.read_models.works(database, number_in(params.after), params.limit + 1)
+    rows = [_shown(call, span) for span in found[: params.limit]]
+    return {"rows": rows, "next": str(rows[-1]["number"]) if len(found) > params.limit else None}
+
+
+class Spans(OneAgent):
+    work: str | None = None
+    begins_at: float | None = msgspec.field(default=None, name="from")
+    ends_at: float | None = msgspec.field(default=None, name="to")
+    below: bool = False
+    only_failed: bool = False
+    after: int = 0
+
+
+async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
+    which = Timespan(params.work, params.begins_at, params.ends_at, params.only_failed)
+    told, agents, start = 0, 0, Address.parse(params.address)
+    has_more = False
+    async with aclosing(walk(call.admin.lookup, start, below=params.below)) as visited:
+        async for one in visited:
+            after = 0 if agents else params.after
+            agents += 1
+            try:
+                for page in _pages(call, one.database, which, after, MOST_SPANS + 1 - told):
+                    has_more = told + len(page) > MOST_SPANS
+                    page = page[: MOST_SPANS - told]
+                    told += len(page)
+                    if page:
+                        yield "spans", _event(call, one.address, one.database, page)
+            except SapwoodError:
+                if one.address == start:
+                    raise  # of the others, those are shown that can be read
+            if has_more:
+                break
+            which = which._replace(work=None)  # the work of other agents has ids of its own
+    yield END, {"spans": told, "agents": agents, "more": has_more}
+
+
+def _pages(
+    call: AdminCall, database: Database, which: Timespan, after: int, most: int
+) -> Sequence[list[dict[str, Any]]]:
+    found: list[list[dict[str, Any]]] = []
+    while most > 0 and (page := call.node.read_models.timeline(database, which, after, min(SPANS_AT_ONCE, most))):
+        found.append(page)
+        after, most = page[-1]["number"], most - len(page)
+    return found
+
+
+def _event(call: AdminCall, address: Address, database: Database, page: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = {span["incarnation"] for span in page}
+    known = call.node.read_models.incarnations(database)
+    first, last = min(numbers), max(numbers) + 1  # with the next one: where a gap ends
+    return {
+        "address": str(address),
+        "spans": [_shown(call, span) for span in page],
+        "incarnations": [
+            {"number": number, "began_at": began_at, "version": version}
+            for number, began_at, version in known
+            if first <= number <= last
+        ],
+    }
+
+
+def _shown(call: AdminCall, span: dict[str, Any]) -> dict[str, Any]:
+    """Return a span as it may be shown."""
+    facts: dict[str, Any] = span["facts"]
+    if call.content.is_shown:
+        facts = call.content.value("facts", facts)
+    else:
+        facts = {
+            name: value if name in ALWAYS_SHOWN or isinstance(value, int | float) else hidden(value)
+            for name, value in facts.items()
+        }
+    return span | {"facts": facts}
+
+
+class Step(OneAgent):
+    turn: str
+    step: int
+
+
+async def _asked(call: AdminCall, params: Step) -> Answer:
+    told = await call.admin.explain(params.address, params.turn.removeprefix("run "), params.step)
+    requests: list[dict[str, Any]] = told["requests"]
+    return {"requests": [one | {"body": call.content.text("request", one["body"])} for one in requests]}
+
+
+WORKS = Endpoint("works", "look", AgentPage, _works)
+SPANS = Endpoint("spans", "look", Spans, stream=_spans)
+ASKED = Endpoint("asked", "content", Step, _asked)

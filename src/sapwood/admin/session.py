@@ -1,0 +1,24 @@
+"""`session`: what a token may do, and what the app is."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from sapwood.admin.access import SCOPES
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Params
+
+
+async def _session(call: AdminCall, _: Params) -> Answer:
+    access, node = call.access, call.node
+    return {
+        "name": access.name,
+        "scopes": [scope for scope in SCOPES if scope in access.scopes],
+        "below": None if access.below is None else str(access.below),
+        "expires_at": access.expires_at,
+        "version": version("sapwood"),
+        "roots": [root.type for root in node.roots],
+        "authentication": node.authentication,
+    }
+
+
+SESSION = Endpoint("session", None, Params, _session)

@@ -1,0 +1,69 @@
+"""What operators read of scheduled calls, queued calls and fibers that are not over, without waking their agent."""
+
+from __future__ import annotations
+
+from sapwood.capabilities.call_rows import ONCE
+from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
+from sapwood.kernel.ports.read_models import UnfinishedWork, has_table
+from sapwood.storage.database import Database
+
+WHICH = {"schedule": "queue IS NULL", "queued": "queue IS NOT NULL"}
+
+
+def unfinished_work(database: Database, kind: str, after: int, most: int) -> list[UnfinishedWork]:
+    """Return at most so many calls or fibers that are not over, in order: those of one kind after a number."""
+    return _fibers(database, after, most) if kind == "fiber" else _calls(database, kind, after, most)
+
+
+def _calls(database: Database, kind: str, after: int, most: int) -> list[UnfinishedWork]:
+    if not has_table(database, "sapwood_calls"):
+        return []
+    _, rows = database.look(
+        "SELECT number, method, arguments, due_at, queue, schedule, failures, error, created_at FROM sapwood_calls"  # noqa: S608 - ours
+        f" WHERE number > ? AND {WHICH[kind]} ORDER BY number",
+        (after,),
+        most,
+    )
+    return [
+        UnfinishedWork(
+            kind,
+            number,
+            method,
+            arguments,
+            due_at,
+            queue,
+            schedule is not None and not schedule.startswith(ONCE),
+            failures,
+            error,
+            created_at,
+            None,
+        )
+        for number, method, arguments, due_at, queue, schedule, failures, error, created_at in rows
+    ]
+
+
+def _fibers(database: Database, after: int, most: int) -> list[UnfinishedWork]:
+    if not has_table(database, "sapwood_fibers"):
+        return []
+    _, rows = database.look(
+        "SELECT number, name, arguments, due_at, failures, error, created_at, status FROM sapwood_fibers"
+        " WHERE number > ? AND status IN ('running', 'waiting', 'failed') ORDER BY number",
+        (after,),
+        most,
+    )
+    return [
+        UnfinishedWork(
+            "fiber",
+            number,
+            name,
+            arguments,
+            None if due_at == UNTIL_WOKEN else due_at,
+            None,
+            repeats=False,
+            failures=failures,
+            error=error,
+            created_at=created_at,
+            status=status,
+        )
+        for number, name, arguments, due_at, failures, error, created_at, status in rows
+    ]

@@ -1,0 +1,254 @@
+"""What the admin API reads of one agent: exact, by pages, and without content for a token that has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.admin_requests import LOOK, ask, pages, stream
+
+from sapwood import Agent, App, ChatAgent, Retry, agent_tool, tool
+from sapwood.admin.access import FULL, Access
+from sapwood.admin.content import REDACTED
+from sapwood.admin.endpoints import ENDPOINTS
+from sapwood.errors import InvalidArguments
+from sapwood.testing import ScriptedModel, World, call, running, text
+
+SECRET = "hunter2-planted"
+
+
+class AdminClerk(ChatAgent):
+    """Looks something up."""
+
+    model = ScriptedModel(text("It is in the drawer."), each=True)
+
+
+class AdminDesk(ChatAgent[dict[str, Any] | None]):
+    """Pays after an approval, and lets a clerk look something up."""
+
+    initial_state = None
+    migrations = ("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT",)
+    tools = (agent_tool(AdminClerk),)
+    model = ScriptedModel(
+        call("admin_clerk", id="c1", message=f"where is {SECRET}"),
+        call("pay", id="k1", password=SECRET),
+        text(f"Done, {SECRET}."),
+        each=True,
+    )
+
+    @tool(requires_approval=True)
+    async def pay(self, password: str) -> str:
+        """Pay a bill."""
+        return f"paid with {password}"
+
+    async def fill(self) -> None:
+        self.set_state({"note": SECRET, "api_key": "k", "deep": [{"password": "p"}]})
+        self.sql("INSERT INTO notes (text) VALUES (?)", SECRET)
+        self.start_fiber("name", self.ask_name)
+        self.queues.default.with_retry(Retry(max_attempts=1)).add(self.file, SECRET)
+
+    async def ask_name(self) -> str:
+        return await self.questions.ask(f"What is {SECRET}?", options=[SECRET, "x"])
+
+    async def file(self, what: str) -> None:
+        raise ValueError(what)
+
+
+class AdminRefuser(Agent):
+    """Has nothing."""
+
+
+async def filled(world: World) -> Any:
+    """Return a desk that waits for an approval, with a run of a clerk behind it."""
+    desk = await world.get_agent(AdminDesk, "main")
+    await desk.send(f"Pay it with {SECRET}.")
+    await desk.fill()
+    await world.settled()
+    return desk
+
+
+def app() -> App:
+    return App(agents=[AdminDesk, AdminRefuser])
+
+
+async def events(world: World, what: str, access: Access = FULL, **params: Any) -> list[tuple[str, Any]]:
+    return [event async for event in stream(world, what, access, **params)]
+
+
+async def test_a_session_says_what_its_token_may_do() -> None:
+    async with running(app()) as world:
+        told = await ask(world, "session", LOOK)
+
+        assert (told["name"], told["scopes"], told["below"]) == ("ann", ["look"], None)
+        assert told["roots"] == ["AdminDesk", "AdminRefuser"]
+
+
+async def test_the_messages_of_a_chat_are_read_newest_first_by_pages() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        await world.restart()
+
+        one_each = await pages(world, "transcript", address="AdminDesk:main", limit=1)
+        (whole,) = await pages(world, "transcript", address="AdminDesk:main")
+
+        assert [row["role"] for row in whole] == ["assistant", "user"]
+        assert [page[0] for page in one_each] == whole
+        assert SECRET in str(whole[1]["message"])
+
+
+async def test_the_questions_of_all_trees_are_listed_by_pages() -> None:
+    async with running(app()) as world:
+        for name in ("b", "a", "c"):
+            desk = await world.get_agent(AdminDesk, name)
+            await desk.send("Pay.")
+            await desk.fill()
+        await world.settled()
+        await world.restart()
+
+        (whole,) = await pages(world, "questions")
+        one_each = await pages(world, "questions", limit=1)
+
+        assert [page[0] for page in one_each] == whole
+        assert [row["address"] for row in whole] == [f"AdminDesk:{name}" for name in "aabbcc"]
+        assert {row["kind"] for row in whole} == {"approval", "choice"}
+
+
+async def test_an_approval_is_answered_once_and_only_as_it_was_shown() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        rows = (await ask(world, "questions", address="AdminDesk:main"))["rows"]
+        (approval,) = [row for row in rows if row["kind"] == "approval"]
+        about: dict[str, Any] = {"address": "AdminDesk:main", "id": approval["id"], "answer": "approve"}
+
+        assert await ask(world, "answer", **about, digest="0" * 64) == {"accepted": False}
+        with pytest.raises(InvalidArguments, match="tool call"):
+            await ask(world, "answer", **(about | {"answer": "value", "value": "x"}))
+        assert await ask(world, "answer", **about, digest=approval["digest"]) == {"accepted": True}
+        assert await ask(world, "answer", **about) == {"accepted": False}
+        await world.settled()
+
+        (last, *_), *_ = await pages(world, "transcript", address="AdminDesk:main", limit=1)
+        assert "Done" in str(last["message"])
+
+
+async def test_a_question_of_code_is_answered_with_a_value() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        rows = (await ask(world, "questions", address="AdminDesk:main"))["rows"]
+        choice = next(row for row in rows if row["kind"] == "choice")
+
+        answer = {"address": "AdminDesk:main", "id": choice["id"], "answer": "value", "digest": choice["digest"]}
+        with pytest.raises(InvalidArguments):
+            await ask(world, "answer", **answer, value="neither")
+        assert await ask(world, "answer", **answer, value="x") == {"accepted": True}
+
+
+async def test_the_work_of_an_agent_is_listed_newest_first_and_its_spans_in_order() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        await world.restart()
+
+        works = [row for page in await pages(world, "works", address="AdminDesk:main", limit=1) for row in page]
+        turn = next(row for row in works if row["kind"] == "turn")
+        told = await events(world, "spans", address="AdminDesk:main", work=turn["work"])
+        below = await events(world, "spans", address="AdminDesk:main", below=True)
+
+        assert [row["number"] for row in works] == sorted((row["number"] for row in works), reverse=True)
+        (_, data), (_, end) = told
+        assert [span["number"] for span in data["spans"]] == sorted(span["number"] for span in data["spans"])
+        assert {"turn", "step", "run", "wait"} <= {span["kind"] for span in data["spans"]}
+        assert {span["work"] for span in data["spans"]} == {turn["work"]}
+        assert (end["agents"], end["more"], end["spans"]) == (1, False, len(data["spans"]))
+        owners = [one["address"] for name, one in below if name == "spans"]
+        assert (owners[0], owners[1].partition(":main/")[2].partition(":")[0]) == ("AdminDesk:main", "AdminClerk")
+        assert below[-1][1]["agents"] == 2
+
+
+async def test_spans_are_selected_by_time_and_by_failure() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        about: dict[str, Any] = {"address": "AdminDesk:main"}
+
+        assert (await events(world, "spans", **about, only_failed=True))[-1][1]["spans"] == 1
+        assert (await events(world, "spans", **about, to=1.0))[-1][1]["spans"] == 0
+        whole = (await events(world, "spans", **about))[0][1]["spans"]
+        after = (await events(world, "spans", **about, after=whole[1]["number"]))[0][1]["spans"]
+        assert after == whole[2:]
+
+
+async def test_what_a_model_was_sent_is_read_by_turn_and_step() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        works = (await ask(world, "works", address="AdminDesk:main"))["rows"]
+        turn = next(row for row in works if row["kind"] == "turn")["work"]
+
+        told = await ask(world, "asked", address="AdminDesk:main", turn=turn, step=1)
+
+        assert "requests" in told
+
+
+async def test_the_tables_of_an_agent_are_described() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        await world.get_agent(AdminRefuser, "main")
+
+        told = await ask(world, "schema", LOOK, address="AdminDesk:main")
+        (notes,) = [table for table in told["tables"] if table["is_own"]]
+
+        assert told["bytes"] > 0
+        assert (notes["name"], notes["rows"]) == ("notes", 1)
+        assert notes["columns"] == [
+            {"name": "id", "type": "INTEGER", "not_null": False, "primary_key": 1},
+            {"name": "text", "type": "TEXT", "not_null": True, "primary_key": 0},
+        ]
+        assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": []}
+
+
+async def test_no_answer_has_a_secret_without_the_scope_content() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        told: dict[str, Any] = {}
+        for name, endpoint in ENDPOINTS.items():
+            if endpoint.scope not in ("look", None) or name in ("watch", "methods"):
+                continue
+            fields = endpoint.params.__struct_fields__
+            params = {"address": "AdminDesk:main"} if "address" in fields else {}
+            params |= {"text": "A"} if "text" in fields else {}
+            if endpoint.stream is not None:
+                told[name] = await events(world, name, LOOK, **params, **({"below": True} if name == "spans" else {}))
+            else:
+                told[name] = await ask(world, name, LOOK, **params)
+
+        assert {name for name, answer in told.items() if SECRET in str(answer)} == set()
+        assert {"transcript", "questions", "state", "works", "spans", "runs", "schema", "agents"} <= set(told)
+        assert told["state"] == {"state": {"hidden": "object", "length": 3}}
+
+
+async def test_fields_that_are_named_like_secrets_are_never_shown() -> None:
+    async with running(app()) as world:
+        await filled(world)
+
+        assert (await ask(world, "state", address="AdminDesk:main"))["state"] == {
+            "note": SECRET,
+            "api_key": REDACTED,
+            "deep": [{"password": REDACTED}],
+        }
+        rows = (await ask(world, "questions", address="AdminDesk:main"))["rows"]
+        assert [row["arguments"] for row in rows if row["kind"] == "approval"] == [{"password": REDACTED}]
+
+
+async def test_what_the_app_redacts_is_redacted_for_every_token() -> None:
+    def redact(kind: str, text: str) -> str:
+        return text.replace(SECRET, "***")
+
+    async with running(App(agents=[AdminDesk], redact=redact)) as world:
+        await filled(world)
+        told = [
+            await ask(world, "state", address="AdminDesk:main"),
+            await ask(world, "transcript", address="AdminDesk:main"),
+            await ask(world, "questions", address="AdminDesk:main"),
+            await ask(world, "works", address="AdminDesk:main"),
+        ]
+
+        assert "***" in str(told[0])
+        assert SECRET not in str(told)
