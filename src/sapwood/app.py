@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
+from sapwood.admin.operate import Operate, OperateRule
 from sapwood.agent import Agent
 from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
 from sapwood.capabilities.connections import AppSpeeches, Connections
@@ -123,6 +124,9 @@ class App:
     `user_limits` receives the id of a user, and returns the `Limits` on the tokens and dollars of everything that is
     done for this user, in all trees, or `None` for no limit. It may be async.
 
+    `operate` receives the name of a token, an endpoint of the admin API, and the address of an agent or `None`. It
+    returns whether the request is allowed, in addition to the scopes of the token. It may be async.
+
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
     your program, write `Path(__file__).with_name("page")`. If the app is mounted in another app, serve the files there.
@@ -142,6 +146,7 @@ class App:
         authorize: Callable[[Any, Address, str], Any] | None = None,
         redact: Redact | None = None,
         user_limits: GetLimits | None = None,
+        operate: OperateRule | None = None,
         pages: str | os.PathLike[str] | None = None,
         protocols: Sequence[Adapter] = (),
         settings: Settings | None = None,
@@ -165,6 +170,7 @@ class App:
         self.authorize = authorize
         self.redact = redact
         self.user_limits = user_limits
+        self.operate = operate
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
@@ -223,6 +229,7 @@ class App:
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
             node.shared(UserLimits).function = self.user_limits
+            node.shared(Operate).function = self.operate
             node.shared(Adapters).adapters = self.protocols
             has_paths = any(one.paths for one in self.protocols)
             node.shared(AppSpeeches).speeches = (SignInCallback, *((AdapterRequests,) if has_paths else ()))

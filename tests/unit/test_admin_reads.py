@@ -122,7 +122,7 @@ async def test_an_approval_is_answered_once_and_only_as_it_was_shown() -> None:
 
         assert await ask(world, "answer", **about, digest="0" * 64) == {"accepted": False}
         with pytest.raises(InvalidArguments, match="tool call"):
-            await ask(world, "answer", **(about | {"answer": "value", "value": "x"}))
+            await ask(world, "answer", **{**about, "answer": "value"}, value="x")
         assert await ask(world, "answer", **about, digest=approval["digest"]) == {"accepted": True}
         assert await ask(world, "answer", **about) == {"accepted": False}
         await world.settled()
@@ -137,7 +137,12 @@ async def test_a_question_of_code_is_answered_with_a_value() -> None:
         rows = (await ask(world, "questions", address="AdminDesk:main"))["rows"]
         choice = next(row for row in rows if row["kind"] == "choice")
 
-        answer = {"address": "AdminDesk:main", "id": choice["id"], "answer": "value", "digest": choice["digest"]}
+        answer: dict[str, Any] = {
+            "address": "AdminDesk:main",
+            "id": choice["id"],
+            "answer": "value",
+            "digest": choice["digest"],
+        }
         with pytest.raises(InvalidArguments):
             await ask(world, "answer", **answer, value="neither")
         assert await ask(world, "answer", **answer, value="x") == {"accepted": True}

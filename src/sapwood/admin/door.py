@@ -1,17 +1,18 @@
 """The admin API over HTTP, below `/_sapwood/`.
 
-It answers clients with the token that the server wrote into its data folder. What another node runs is asked there;
-what concerns all trees is asked of all nodes.
+It answers clients with the token that the server wrote into its data folder, or with one that its key has signed.
+What another node runs is asked there; what concerns all trees is asked of all nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,13 @@ from starlette.responses import JSONResponse, Response
 from sapwood.address import Address
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.admin import Admin
+from sapwood.admin.audit import Audit
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.event_stream import END, EventStream, events_from, together
-from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable
+from sapwood.admin.operate import Operate
+from sapwood.admin.tokens import TokenKey
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.marshal.copier import json_hook
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.transport import Exchange
@@ -41,11 +45,24 @@ from sapwood.wire import frames
 PREFIX = "/_sapwood/"
 OPERATE = "operate"
 BODY_BYTES = 8 * 1024 * 1024
-UNAUTHENTICATED = "This request needs the token in operator.json."
+UNAUTHENTICATED = "This request needs the token in operator.json, or one from `sapwood token` that has not expired."
+log = logging.getLogger(__name__)
 
 
 Relayed = tuple[str, dict[str, Any], tuple[str, list[Any], str | None, float | None]]
 """A request as another node sends it: the endpoint, its parameters, and what its sender may do."""
+
+
+@dataclass(slots=True)
+class Received:
+    """What is known of a request while it is answered."""
+
+    access: Access | None = None
+    endpoint: Endpoint[Any] | None = None
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_act: bool = False
+    """Whether it is for the audit log."""
+    status: int = 500
 
 
 class AdminDoor:
@@ -55,6 +72,7 @@ class AdminDoor:
         self._app = app
         self._node = node
         self._token = f"Bearer {token}".encode()
+        self._key: TokenKey | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,16 +81,38 @@ class AdminDoor:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive)
-        given = request.headers.get("authorization", "").encode("latin-1")
+        request, received = Request(scope, receive), Received()
         if (refused := cross_origin_refusal(request, self._node().settings)) is not None:
             await refused(scope, receive, send)
             return
-        if not hmac.compare_digest(given, self._token):
-            response: Response = JSONResponse({"error": UNAUTHENTICATED, "code": "unauthenticated"}, 401)
-        else:
-            response = await _answered(self._read(request, FULL))
-        await response(scope, receive, send)
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            received.status = message.get("status", received.status)
+            await send(message)
+
+        try:
+            response = await _answered(self._read(request, received))
+            await response(scope, receive, noted)
+        finally:
+            self._log(received)
+
+    def _log(self, received: Received) -> None:
+        if received.is_act and received.access is not None and received.endpoint is not None:
+            audit = Audit(self._node().folder, self._node().clock)
+            audit.add(received.access.name, received.endpoint.name, received.params, received.status)
+
+    def _access(self, request: Request) -> Access | None:
+        """Return what the token of a request allows; `None` if it is wrong or has expired."""
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if hmac.compare_digest(given, self._token):
+            return FULL
+        if self._key is None:
+            self._key = TokenKey(self._node().folder)
+        try:
+            return self._key.access_of(given.removeprefix(b"Bearer ").decode("latin-1"), self._node().clock.now())
+        except (OSError, UsageError) as error:
+            log.warning("cannot check a token of the admin API: %s", error)
+            return None
 
     def _when_started(self, send: Send) -> Send:
         async def started(message: MutableMapping[str, Any]) -> None:
@@ -89,32 +129,41 @@ class AdminDoor:
 
         async def read() -> Response:
             endpoint, access = ENDPOINTS[what], Access.unpacked(*by)
-            return await self._do(endpoint, endpoint.read(asked, access), access)
+            params = endpoint.converted(asked)
+            endpoint.check(params, access)
+            return await self._do(endpoint, params, access)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await (await _answered(read()))(scope, receive, send)
 
         return answer
 
-    async def _read(self, request: Request, access: Access) -> Response:
+    async def _read(self, request: Request, received: Received) -> Response:
         what = request.url.path.removeprefix(PREFIX)
-        endpoint = ENDPOINTS.get(what)
+        received.access = access = self._access(request)
+        if access is None:
+            return JSONResponse({"error": UNAUTHENTICATED, "code": "unauthenticated"}, 401)
+        received.endpoint = endpoint = ENDPOINTS.get(what)
         if endpoint is None:
             raise NotFound(f"The admin API has no endpoint {what!r}.", path=())
-        params = endpoint.read(await _body(request), access)
+        received.params = body = await _body(request)
+        params = endpoint.converted(body)
+        received.is_act = endpoint.is_act(params)
+        endpoint.check(params, access)
+        await self._node().shared(Operate).check(access.name, what, addresses_of(params))
         far = self._node().far
         if far is None or endpoint.is_of_any_node:
-            return await self._do(endpoint, params, access)
+            return await self._do(endpoint, params, access, request)
         addresses = addresses_of(params)
         if addresses and not isinstance(params, SeveralAgents):
             root = addresses[0].root
             if self._node().owns(root):
-                return await self._do(endpoint, params, access)
+                return await self._do(endpoint, params, access, request)
             return Handoff(partial(relay_to, far, root, OPERATE, _message(endpoint, params, access)))
         if endpoint.stream is not None:
-            return await EventStream(self._node(), self._joined(far, endpoint, params, access)).response()
+            return await self._streamed(self._joined(far, endpoint, params, access), request)
         if endpoint.merge is None:
-            return await self._do(endpoint, params, access)
+            return await self._do(endpoint, params, access, request)
         return await self._gathered(far, endpoint, params, access)
 
     async def _joined(
@@ -168,12 +217,20 @@ class AdminDoor:
             together["silent"] = [asdict(silent(far, self._node().folder, node)) for node in missing]
         return _json_response(together)
 
-    async def _do(self, endpoint: Endpoint[Any], params: Params, access: Access) -> Response:
+    async def _do(
+        self, endpoint: Endpoint[Any], params: Params, access: Access, request: Request | None = None
+    ) -> Response:
         if endpoint.stream is not None:
-            return await EventStream(self._node(), self._events(endpoint, params, access)).response()
+            return await self._streamed(self._events(endpoint, params, access), request)
         assert endpoint.answer is not None
         answer = await endpoint.answer(self._call(access), params)
         return answer if isinstance(answer, Response) else _json_response(answer)
+
+    async def _streamed(self, events: AsyncGenerator[Event, None], request: Request | None) -> Response:
+        """Return a stream, which ends soon after its token is not valid any more."""
+        return await EventStream(
+            self._node(), events, lambda: request is None or self._access(request) is not None
+        ).response()
 
     def _call(self, access: Access) -> AdminCall:
         return AdminCall(self._node(), Admin(self._node()), access)

@@ -19,6 +19,8 @@ from sapwood.storage.database import Database
 
 MAX_LIMIT = 500
 """Rows of a page at most."""
+READS = frozenset({None, "look", "content"})
+"""Scopes of requests that change nothing."""
 PATIENCE = 3.0
 """Seconds that another process is given to say what it knows; one that is stuck is left out."""
 
@@ -106,16 +108,26 @@ class Endpoint(Generic[P]):
 
     def read(self, body: dict[str, Any], access: Access) -> P:
         """Return the parameters of a request that this access allows."""
+        params = self.converted(body)
+        self.check(params, access)
+        return params
+
+    def converted(self, body: dict[str, Any]) -> P:
+        """Return the parameters of a request."""
         try:
             params = msgspec.convert(body, self.params)
         except msgspec.ValidationError as error:
             raise InvalidArguments(f"The parameters of {self.name!r} do not fit: {error}.") from None
         if not 1 <= (limit := getattr(params, "limit", 1)) <= MAX_LIMIT:
             raise InvalidArguments(f"`limit` must be from 1 to {MAX_LIMIT}, got {limit}.")
-        self._check(params, access)
         return params
 
-    def _check(self, params: P, access: Access) -> None:
+    def is_act(self, params: P) -> bool:
+        """Return whether a request changes something."""
+        return not getattr(params, "preview", False) and not {self.scope, self.more(params)} <= READS
+
+    def check(self, params: P, access: Access) -> None:
+        """Raise `Refused` unless an access allows these parameters. A token limited to an agent is about that agent."""
         for scope in (self.scope, self.more(params)):
             if scope is not None:
                 access.check(scope, self.name)
@@ -124,6 +136,8 @@ class Endpoint(Generic[P]):
         if hasattr(params, "address") and getattr(params, "address", None) is None:
             params.address = str(access.below)  # pyright: ignore[reportAttributeAccessIssue]
         if not (addresses := addresses_of(params)):
+            if self.scope is None:
+                return
             raise Refused(f"{self.name!r} needs a token that is not limited to {access.below}.")
         for address in addresses:
             if not access.covers(address):

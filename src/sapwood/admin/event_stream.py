@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import CancelledError, Queue, Task
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from sapwood.admin.endpoint import Event
-from sapwood.errors import SapwoodError, Unavailable
+from sapwood.errors import Refused, SapwoodError, Unavailable
 from sapwood.kernel.marshal.copier import json_hook
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.transport import Exchange
@@ -30,7 +30,9 @@ WAITING = 64
 class EventStream:
     """The events of one response. The server may end it when it stops."""
 
-    def __init__(self, node: Node, events: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, node: Node, events: AsyncGenerator[Event, None], is_allowed: Callable[[], bool]) -> None:
+        """`is_allowed` says whether the token is still valid. It is called before each event and each comment."""
+        self._is_allowed = is_allowed
         self._streams = node.shared(OpenStreams)
         self._events = events
         self._stopped = asyncio.Event()
@@ -59,6 +61,8 @@ class EventStream:
                 try:
                     while not coming.done() and not stopped.done():
                         await asyncio.wait({coming, stopped}, timeout=KEEP_ALIVE, return_when="FIRST_COMPLETED")
+                        if not self._is_allowed():
+                            raise Refused("The token is not valid any more.")
                         if not coming.done() and not stopped.done():
                             yield QUIET
                     if not coming.done():

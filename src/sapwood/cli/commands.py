@@ -29,6 +29,7 @@ from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
 from sapwood.cli.terminal import error_line, say
+from sapwood.cli.token_command import token
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.settings import Settings
 
@@ -177,6 +178,7 @@ for command in (
     cli.command(command)
 cli.command(cluster)
 cli.command(mcp)
+cli.command(token)
 temporal = App(name="temporal", help="Run the turns of an app as Temporal workflows.")
 cli.command(temporal)
 

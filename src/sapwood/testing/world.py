@@ -75,6 +75,7 @@ class World:
             redact=self._given.redact,
             protocols=self._given.protocols,
             user_limits=self._given.user_limits,
+            operate=self._given.operate,
             pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,

@@ -1,0 +1,50 @@
+"""The audit log: one line for each act of an operator, and for each that was refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sapwood.clock import Clock
+from sapwood.storage.files import open_private
+
+log = logging.getLogger(__name__)
+
+FILE = "operator.jsonl"
+LEFT_OUT = frozenset({"address", "arguments", "value", "preview"})
+"""Parameters that are not logged, or elsewhere."""
+LONGEST = 1000
+"""Characters of a parameter."""
+
+
+class Audit:
+    """The audit log of one data folder."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._path = folder / FILE
+        self._clock = clock
+
+    def add(self, name: str, endpoint: str, params: dict[str, Any], status: int) -> None:
+        """Add a line."""
+        about = {
+            key: value[:LONGEST] if isinstance(value, str) else value
+            for key, value in params.items()
+            if key not in LEFT_OUT and isinstance(value, str | int | float | bool)
+        }
+        line = {
+            "time": datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds"),
+            "token": name,
+            "endpoint": endpoint,
+            "address": params.get("address"),
+            "params": about,
+            "result": "refused" if status in (401, 403) else "done" if status < 400 else "failed",
+            "status": status,
+        }
+        try:
+            with open_private(self._path, "a") as file:
+                file.write(f"{json.dumps(line)}\n")
+        except OSError as error:
+            log.error("cannot write the audit log token=%s endpoint=%s: %s", name, endpoint, error)
