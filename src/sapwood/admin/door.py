@@ -26,7 +26,7 @@ from sapwood.admin.admin import Admin
 from sapwood.admin.audit import Audit
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
-from sapwood.admin.event_stream import END, EventStream, events_from, together
+from sapwood.admin.event_stream import EventStream, events_from, one_stream, together
 from sapwood.admin.operate import Operate
 from sapwood.admin.tokens import TokenKey
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable, UsageError
@@ -187,15 +187,9 @@ class AdminDoor:
             else events_from(far.transport.open(node, OPERATE, _message(endpoint, part, access)))
             for node, part in parts.items()
         ]
-        ends: list[Answer] = []
         async with aclosing(together(sources)) as events:
-            async for _, (name, data) in events:
-                if name == END:
-                    ends.append(data)
-                else:
-                    yield name, data
-        if ends:
-            yield END, endpoint.merge(params, ends) if endpoint.merge is not None else ends[0]
+            async for event in one_stream(endpoint, params, events):
+                yield event
 
     async def _events(self, endpoint: Endpoint[Any], params: Params, access: Access) -> AsyncGenerator[Event, None]:
         assert endpoint.stream is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from asyncio import CancelledError, Queue, Task
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from sapwood.admin.endpoint import Event
+from sapwood.admin.endpoint import Answer, Endpoint, Event, Params
 from sapwood.errors import Refused, SapwoodError, Unavailable
 from sapwood.kernel.marshal.copier import json_hook
 from sapwood.kernel.node.node import Node
@@ -152,3 +153,25 @@ async def together(parts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def one_stream(
+    endpoint: Endpoint[Any], params: Params, events: AsyncGenerator[tuple[int, Event], None]
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of several nodes as one would send them: as many rows as were asked for, and one end."""
+    ends: list[Answer] = []
+    left: int = getattr(params, "limit", sys.maxsize)
+    async for _, (name, data) in events:
+        if name == END:
+            ends.append(data)
+            continue
+        if "rows" in data:
+            if len(data["rows"]) > left:
+                ends.append({"searched": 0, "more": True})
+            data["rows"] = data["rows"][:left]
+            left -= len(data["rows"])
+            if not data["rows"]:
+                continue
+        yield name, data
+    if ends:
+        yield END, endpoint.merge(params, ends) if endpoint.merge is not None else ends[0]

@@ -1,0 +1,122 @@
+"""The admin API of a server of two workers: pages, searches and streams are of all of them, as if there were one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.command import PATIENCE, Server, said_by, serving
+
+from sapwood.cli import remote
+from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
+from sapwood.types import Address
+
+APP = """
+from sapwood import Agent, App
+
+
+class Box(Agent):
+    async def grow(self, name: str) -> None:
+        await (await self.sub_agent(Box, name)).ask()
+
+    async def ask(self) -> None:
+        self.start_fiber("ask", self.asking)
+
+    async def asking(self) -> str:
+        return await self.questions.ask("Which?", options=["a", "b"])
+
+
+app = App(agents=[Box])
+"""
+TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
+NAMES = [f"b{number:02}" for number in range(12)]
+
+
+def worker_of(name: str) -> int:
+    return 0 if WorkerPart(0, ShardPlan(2)).is_here(Address.root_of("Box", name)) else 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+@contextmanager
+def streaming(server: Server, what: str, token: str, **params: Any) -> Iterator[Iterator[tuple[str, Any]]]:
+    """Yield the events of a stream."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    connection.request("POST", f"/_sapwood/{what}", json.dumps(params), {"authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+
+    def events() -> Iterator[tuple[str, Any]]:
+        name = ""
+        while line := answer.readline():
+            if line.startswith(b"event: "):
+                name = line.removeprefix(b"event: ").decode().strip()
+            elif line.startswith(b"data: "):
+                yield name, json.loads(line.removeprefix(b"data: "))
+
+    try:
+        yield events()
+    finally:
+        connection.close()
+
+
+def pages(folder: Path, what: str, **params: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        page = remote.ask(str(folder / "sapwood-data"), what, after=after, **params)
+        assert page["unanswered"] == []
+        found += page["rows"]
+        if (after := page["next"]) is None:
+            return found
+
+
+@pytest.mark.slow
+def test_pages_searches_and_streams_are_of_both_workers(folder: Path) -> None:
+    assert {worker_of(name) for name in NAMES} == {0, 1}
+    data = str(folder / "sapwood-data")
+    with serving(folder, *TWO) as server:
+        for name in NAMES:
+            for _ in remote.ask_lines(data, "call", address=f"Box:{name}", method="grow", arguments=["x"]):
+                pass
+        token = said_by(folder, "token", "--name", "ann", "--may", "look,content").strip()
+        addresses = [f"Box:{name}" for name in NAMES]
+
+        assert [row["address"] for row in pages(folder, "agents", limit=5)] == addresses
+        assert remote.ask(data, "agents", limit=1)["total"] == len(NAMES)
+        assert [row["address"] for row in pages(folder, "agents", address=addresses[3])] == [f"{addresses[3]}/Box:x"]
+        asked = pages(folder, "questions", limit=5)
+        assert [row["address"] for row in asked] == [f"{address}/Box:x" for address in addresses]
+
+        with streaming(server, "find", token, text=":x", limit=7) as events:
+            *found, (end, told) = list(events)
+            assert (end, told["more"]) == ("end", True)
+            assert len({row["address"] for _, data in found for row in data["rows"]}) == 7
+
+        with streaming(server, "watch", token, addresses=addresses) as events:
+            seen: dict[str, int] = {}
+            while len(seen) < len(NAMES):
+                seen |= {row["address"]: row["asks"] for row in next(events)[1]["rows"]}
+            assert set(seen.values()) == {1}
+            for one in asked[:2]:
+                answer = {"address": one["address"], "id": one["id"], "digest": one["digest"], "answer": "value"}
+                assert remote.ask(data, "answer", value="a", **answer) == {"accepted": True}
+            while list(seen.values()).count(0) < 2:
+                seen |= {row["address"]: row["asks"] for row in next(events)[1]["rows"]}
+
+            server.process.send_signal(signal.SIGTERM)
+            *_, (last, told) = list(events)
+            assert (last, told["code"]) == ("error", "unavailable")
+        assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
+    lines = (folder / "sapwood-data/operator.jsonl").read_text().splitlines()
+    assert [json.loads(line)["endpoint"] for line in lines] == ["call"] * len(NAMES) + ["answer"] * 2
