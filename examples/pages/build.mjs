@@ -1,4 +1,5 @@
 // Builds the pages of all examples, or the named ones: `npm run build [NAME…]`. The output is ../NAME/page, or OUT/NAME/page.
+// The studio is part of the package: its output is src/sapwood/studio/page.
 // In a project that `sapwood new` created, the page is in the folder `page`, and its output is ../page.
 import { readdirSync, existsSync } from "node:fs";
 import { resolve } from "node:path";
@@ -7,6 +8,7 @@ import { build } from "vite";
 
 const here = import.meta.dirname;
 const out = process.env.OUT ?? resolve(here, "..");
+const studio = process.env.OUT ? resolve(out, "studio") : resolve(here, "../../src/sapwood/studio");
 const named = process.argv.slice(2);
 const pages = readdirSync(here).filter((name) => existsSync(resolve(here, name, "index.html")) && (!named.length || named.includes(name)));
 
@@ -18,7 +20,7 @@ for (const name of pages) {
     logLevel: "warn",
     plugins: [react()],
     build: {
-      outDir: name === "page" ? resolve(out, "page") : resolve(out, name, "page"),
+      outDir: name === "page" ? resolve(out, "page") : name === "studio" ? resolve(studio, "page") : resolve(out, name, "page"),
       emptyOutDir: true,
       chunkSizeWarningLimit: 1000,
       license: { fileName: "licenses.md" },

@@ -16,6 +16,7 @@ from sapwood.chat.store.chunks import STOPPED
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = EXAMPLES / "pages"
+STUDIO = ROOT / "src/sapwood/studio"
 NAMES = sorted(page.parent.name for page in PAGES.glob("*/index.html"))
 
 
@@ -45,17 +46,23 @@ def test_the_pages_know_the_error_of_a_call_whose_turn_was_cancelled() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_that_is_committed_is_what_its_sources_make(home: Path, sources: Path, name: str) -> None:
-    run(home, sources, "node", "build.mjs", name)
+    run(home, sources, "node", "build.mjs", name, OUT=str(sources.parent))
 
-    made, kept = sources.parent / name / "page", EXAMPLES / name / "page"
+    made, kept = sources.parent / name / "page", (STUDIO if name == "studio" else EXAMPLES / name) / "page"
     names = sorted(path.name for path in made.iterdir())
-    again = f"Run `npm install && npm run build` in {PAGES.relative_to(ROOT)}, and commit examples/{name}/page."
+    again = f"Run `npm install && npm run build` in {PAGES.relative_to(ROOT)}, and commit {kept.relative_to(ROOT)}."
     assert names == sorted(path.name for path in kept.iterdir()), again
     assert filecmp.cmpfiles(made, kept, names, shallow=False) == (names, [], []), again
 
 
-def run(home: Path, folder: Path, *command: str) -> None:
+def run(home: Path, folder: Path, *command: str, **variables: str) -> None:
     done = subprocess.run(
-        command, cwd=folder, env=environment(home), capture_output=True, text=True, timeout=patience(200), check=False
+        command,
+        cwd=folder,
+        env=environment(home) | variables,
+        capture_output=True,
+        text=True,
+        timeout=patience(200),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
 from sapwood.cli.cluster import cluster
 from sapwood.cli.explain import explain
 from sapwood.cli.mcp_command import mcp
-from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Target, whole_number
+from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Studio, Target, whole_number
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
 from sapwood.cli.terminal import error_line, say
@@ -66,6 +66,7 @@ def serve(
     port: Port = 8000,
     data: DataOfApp = None,
     insecure: Insecure = False,
+    studio: Studio = False,
     access_log: Annotated[bool, Parameter(help="Log every request and socket.")] = False,
     log: Log = "text",
     log_level: Level = "info",
@@ -100,6 +101,7 @@ def serve(
             port,
             insecure=insecure,
             data=data,
+            studio=studio,
             access_log=access_log,
             log=log,
             log_level=log_level,

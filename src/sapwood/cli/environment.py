@@ -16,7 +16,7 @@ from sapwood.periods import Per, combined
 from sapwood.settings import Limits, Settings, check_setting
 
 PREFIX = "SAPWOOD_"
-OTHERS = ("HOST", "LOG", "MONITOR", "PORT", "URL")
+OTHERS = ("HOST", "LOG", "MONITOR", "PORT", "STUDIO", "URL")
 """Variables that are options of commands, not settings."""
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})

@@ -25,6 +25,7 @@ from sapwood.runs.http.events_http import OpenStreams
 from sapwood.runtimes.workers.line import SupervisorLine
 from sapwood.runtimes.workers.supervisor import CLOSED
 from sapwood.storage.availability import StorageUnavailable
+from sapwood.studio.door import PATH as STUDIO
 from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
 from sapwood.web.server import WebSockets, drain
 
@@ -145,6 +146,10 @@ class Server(uvicorn.Server):
             log.info("sapwood is running at %s, data folder %s", self._url, self._app.settings.data)
             if self._options.dev and pages:
                 log.info("open %s", " or ".join(pages))
+            if self._options.dev:
+                log.info("studio: %s%s/#t=%s", self._url, STUDIO, self._token)
+            elif self._options.studio:
+                log.info("studio: %s%s/, sign in with the token in %s", self._url, STUDIO, self._file)
 
     async def _interrupt(self, starting: asyncio.Task[Any]) -> None:
         """Cancel the start when the user wants to stop: it may wait for a cluster that does not answer."""

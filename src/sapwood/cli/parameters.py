@@ -17,6 +17,7 @@ Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to lis
 Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on. 0 picks a free port.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
+Studio = Annotated[bool, Parameter(env_var="SAPWOOD_STUDIO", negative="", help="Serve the studio at `/studio/`.")]
 Log = Annotated[
     LogFormat, Parameter(env_var="SAPWOOD_LOG", help="Format of the log: one JSON object per line, or text.")
 ]

@@ -23,6 +23,7 @@ class ServeOptions:
     port: int
     insecure: bool = False
     dev: bool = False
+    studio: bool = False
     data: str | None = None
     access_log: bool = False
     log: LogFormat = "text"

@@ -39,6 +39,7 @@ from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
 from sapwood.settings import Durability, Settings
 from sapwood.storage.availability import StorageUnavailable, probe
 from sapwood.storage.files import Files, FolderLock
+from sapwood.studio.door import StudioDoor
 from sapwood.timings import Timings
 from sapwood.web.asgi_types import ASGI
 from sapwood.web.connection_limits import ConnectionLimits
@@ -75,7 +76,7 @@ def _serve_app(options: ServeOptions) -> None:
     if options.workers is None:
         if options.pools:
             raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
-        _run(options, sockets=[listening])
+        _run(options, [listening], secrets.token_urlsafe(32))
     else:
         _supervise(options, options.workers, listening)
 
@@ -179,15 +180,16 @@ def develop(options: ServeOptions, folder: Path) -> None:
     with errors_in_log(options):
         listening = listen(options)
     config = uvicorn.Config("", reload=True, reload_dirs=[str(folder)], log_config=None)
-    FileWatch(config, functools.partial(_run_watched, options), [listening]).run()
+    token = secrets.token_urlsafe(32)  # one for all restarts, so that an open studio stays signed in
+    FileWatch(config, functools.partial(_run_watched, options, token), [listening]).run()
 
 
-def _run_watched(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
+def _run_watched(options: ServeOptions, token: str, sockets: list[socket.socket] | None) -> None:
     with errors_in_log(options):
-        _run(options, sockets)
+        _run(options, sockets, token)
 
 
-def _run(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
+def _run(options: ServeOptions, sockets: list[socket.socket] | None, token: str) -> None:
     assert sockets is not None
     log_server(options)
     try:
@@ -201,7 +203,7 @@ def _run(options: ServeOptions, sockets: list[socket.socket] | None) -> None:
         if not options.dev:
             raise
         exit_with(error, options, "Retrying when a file changes.")
-    _serve(options, loaded, secrets.token_urlsafe(32), sockets)
+    _serve(options, loaded, token, sockets)
 
 
 def _serve(
@@ -209,6 +211,8 @@ def _serve(
 ) -> None:
     app = loaded.app
     door: ASGI = AdminDoor(loaded.asgi, lambda: app.node, token)
+    if options.dev or options.studio:
+        door = StudioDoor(door, app.settings.allowed_hosts, checks_host=not options.insecure)
     if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
         door = HostCheck(door, app.settings.allowed_hosts)
     server: uvicorn.Server | None = None

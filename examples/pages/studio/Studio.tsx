@@ -1,0 +1,64 @@
+// The frame of the studio: who is signed in, the screens, and the one that is shown.
+
+import { type ReactNode, Suspense, useEffect, useRef, useSyncExternalStore } from "react";
+import { Boundary } from "../design/Boundary";
+import { Mark } from "../design/icons";
+import { useAnswer } from "./hooks";
+import { Branches, Pulse } from "./icons";
+import { Now } from "./Now";
+import { ErrorNote, Loading, Missing } from "./parts";
+import { link, useRoute } from "./route";
+import { SessionContext } from "./session";
+import { SignIn } from "./SignIn";
+import { getRefusal, getToken, onToken } from "./token";
+import type { Session } from "./types";
+
+type Screen = { name: string; label: string; icon: ReactNode; show: () => ReactNode };
+
+const SCREENS: Screen[] = [
+  { name: "", label: "Now", icon: <Pulse />, show: () => <Now /> },
+];
+
+export function Studio() {
+  const token = useSyncExternalStore(onToken, getToken);
+  if (!token) return <SignIn why={getRefusal()} />;
+  return <SignedIn key={token} />;
+}
+
+function SignedIn() {
+  const { data, error, reload } = useAnswer<Session>("session", {});
+  if (error && error.code !== "unauthenticated") return <div className="opening"><ErrorNote error={error} onRetry={reload} /></div>;
+  if (!data) return <div className="opening"><Loading what="Connecting" /></div>;
+  return <SessionContext value={data}><Frame /></SessionContext>;
+}
+
+function Frame() {
+  const { path } = useRoute();
+  const screen = SCREENS.find(({ name }) => name === (path[0] ?? ""));
+  const place = path.slice(0, 2).join("/");
+  const main = useRef<HTMLElement>(null);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    document.title = `${screen?.label ?? path[1] ?? "Not found"} · sapwood studio`;
+    if (!isFirst.current) main.current?.focus({ preventScroll: true });
+    isFirst.current = false;
+  }, [place]);
+  return (
+    <div className="studio">
+      <header className="brand">
+        <a className="skip" href={link(path)} onClick={(event) => (event.preventDefault(), main.current?.focus())}>Skip to content</a>
+        <a href="#/" aria-label="sapwood studio, start"><Mark /><span>studio</span></a>
+      </header>
+      <nav className="nav" aria-label="Screens">
+        {SCREENS.map(({ name, label, icon }) => (
+          <a key={name} href={link(name ? [name] : [])} aria-current={screen?.name === name ? "page" : undefined}>{icon}<span>{label}</span></a>
+        ))}
+      </nav>
+      <main className="stage" ref={main} tabIndex={-1}>
+        <Boundary key={place}>
+          <Suspense fallback={<Loading what="Loading" />}>{screen ? screen.show() : <Missing what="This page does not exist." />}</Suspense>
+        </Boundary>
+      </main>
+    </div>
+  );
+}

@@ -1,0 +1,10 @@
+import { createRoot } from "react-dom/client";
+import { Boundary } from "../design/Boundary";
+import { Studio } from "./Studio";
+import { takeToken } from "./token";
+import "../design/design.css";
+import "./studio.css";
+import "./parts.css";
+
+takeToken();
+createRoot(document.getElementById("root")!).render(<Boundary><Studio /></Boundary>);

@@ -1,0 +1,76 @@
+"""The studio over HTTP, below `/studio/`: pages that show what the admin API answers, and act through it.
+
+The pages have no rights of their own. Each request to the admin API needs a token, which a page reads from the
+fragment of its URL or is given by the user, and never sends anywhere else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
+from sapwood.web.pages import Pages
+
+PATH = "/studio"
+PAGE = Path(__file__).parent / "page"
+POLICY = (
+    "default-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; "
+    "base-uri 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class StudioDoor:
+    """Stands before an ASGI application, and answers what is below `/studio/` itself.
+
+    A foreign site can point its own domain name at this server. Its pages would have no token, but could ask the user
+    for one, so a name that is not configured is refused. No such attack is possible with an IP address.
+    """
+
+    def __init__(self, app: ASGI, hosts: tuple[str, ...], *, checks_host: bool = True) -> None:
+        self._app = app
+        self._checks_host = checks_host
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._pages = Pages(str(PAGE))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        if scope["type"] != "http" or not (path == PATH or path.startswith(f"{PATH}/")):
+            await self._app(scope, receive, send)
+            return
+        response = await self._answer(scope, path)
+        response.headers.update(HEADERS)
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, path: str) -> Response:
+        if self._checks_host and not self._is_known(Headers(scope=scope).get("host", "")):
+            text = "Expected an IP address, localhost or one of Settings(allowed_hosts=…) as the host of the studio."
+            return PlainTextResponse(text, 421)
+        if path == PATH:
+            return RedirectResponse(f"{scope.get('root_path', '')}{PATH}/")
+        return await self._pages.answer({**scope, "root_path": f"{scope.get('root_path', '')}{PATH}"})
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        return name == "localhost" or name.endswith(".localhost") or name in self._hosts or _is_ip_address(name)
+
+
+def _is_ip_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

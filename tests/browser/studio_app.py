@@ -1,0 +1,116 @@
+"""The agents that the tests of the studio look at: a plant with branches, and a desk that has much to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from sapwood import After, Agent, App, ChatAgent, Every, Retry, agent_tool, expose, tool
+from sapwood.auth import ANY_CLIENT
+from sapwood.testing import ScriptedModel, call, calls, text
+
+SLOWLY = float(os.environ.get("PAUSE", "0.02"))
+ONCE = Retry(max_attempts=1)
+SAID = """Here is what I found.
+
+| river | length |
+|---|---|
+| Nile | 6,650 km |
+| Amazon | 6,400 km |
+
+The **Nile** is the longest, by `250 km`."""
+
+
+class Branch(Agent[dict[str, Any]]):
+    """Is below a plant."""
+
+    initial_state: ClassVar = {
+        "leaves": 3,
+        "colors": ["green", "red"],
+        "secret": "sap",
+        "healthy": True,
+        "parent": None,
+    }
+
+
+class Plant(Agent):
+    """Has branches, schedules, queued calls and letters that nobody could deliver."""
+
+    migrations = ("CREATE TABLE leaves (id INTEGER PRIMARY KEY, color TEXT NOT NULL, size REAL) STRICT",)
+
+    @expose
+    async def grow(self, names: list[str]) -> int:
+        """Make branches."""
+        for name in names:
+            await self.sub_agent(Branch, name)
+        self.sql("INSERT INTO leaves (color, size) VALUES ('green', 2.5), ('<b>red</b>', NULL)")
+        return len(names)
+
+    @expose
+    async def plan(self) -> None:
+        """Schedule calls, one of which fails for good."""
+        self.schedule(timedelta(days=2), self.water, 5)
+        self.schedule(Every(timedelta(hours=1)), self.water, 1)
+        self.schedule(After(timedelta(0), retry=ONCE), self.fall, "an apple")
+
+    @expose
+    async def count(self, to: int) -> int:
+        """Return a number after a while."""
+        await asyncio.sleep(SLOWLY)
+        return to
+
+    async def water(self, liters: int) -> None:
+        self.sql("UPDATE leaves SET size = size + ?", liters)
+
+    async def fall(self, what: str) -> None:
+        raise ValueError(f"{what} fell on a head")
+
+
+class Researcher(ChatAgent):
+    """Looks things up for a desk."""
+
+    model = ScriptedModel(call("look", about="rivers", id="r1"), text("The Nile: 6,650 km.", delay=SLOWLY), each=True)
+    instructions = "You look things up."
+
+    @tool(idempotent=True)
+    async def look(self, about: str) -> dict[str, Any]:
+        """Look something up."""
+        await asyncio.sleep(5 * SLOWLY)
+        return {"about": about, "km": 6650}
+
+
+class Desk(ChatAgent):
+    """Answers with the help of researchers, and asks before it publishes."""
+
+    model = ScriptedModel(
+        calls(call("Researcher", query="Nile", id="d1"), call("Researcher", query="Amazon", id="d2")),
+        call("publish", title="Rivers", id="d3"),
+        text(SAID, delay=SLOWLY / 4),
+        each=True,
+    )
+    instructions = "You answer questions about rivers."
+    tools = (agent_tool(Researcher),)
+
+    @tool(requires_approval=True, approvers=ANY_CLIENT)
+    async def publish(self, title: str) -> str:
+        """Publish an article."""
+        return f"published {title}"
+
+    @expose
+    async def ask(self, what: str) -> str:
+        """Send a message, and return the status of the turn."""
+        return (await self.send(what)).status
+
+    @expose
+    async def inquire(self) -> None:
+        """Ask a person several things."""
+        self.start_fiber("inquire", self.inquiry)
+
+    async def inquiry(self) -> None:
+        await self.questions.ask("Which river next?", options=["Rhine", "Danube"])
+        await self.questions.ask("Why that one?")
+
+
+app = App(agents=[Plant, Desk])

@@ -1,0 +1,69 @@
+"""In the studio one sees what agents are, did and will do; with a link, a keyboard, a small screen, or a lost token."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.browser.looking import Gallery
+from tests.browser.studio import StudioServer
+from tests.browser.tabs import Tabs
+
+UNAUTHENTICATED = "401 \\(Unauthorized\\)"
+
+
+@pytest.fixture(scope="module")
+def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudioServer]:
+    """One server for all tests of the module."""
+    server = StudioServer(tmp_path_factory.mktemp("studio"))
+    server.link()
+    yield server
+    server.end(signal.SIGTERM)
+
+
+@pytest.fixture
+def studio(tabs: Tabs, example: StudioServer) -> Page:
+    """A tab that opened the link."""
+    page = tabs.open(example.link())
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    return page
+
+
+@pytest.mark.core("pages")
+def test_the_link_signs_in_and_leaves_no_token_in_the_url(studio: Page, example: StudioServer) -> None:
+    expect(studio.get_by_role("heading", name="Now")).to_be_visible()
+    assert example.token() not in studio.url
+
+    studio.reload()
+
+    expect(studio.get_by_role("heading", name="Now")).to_be_visible()
+    assert example.token() not in example.log().partition("studio: ")[2].partition("\n")[2]
+
+
+def test_a_token_that_is_refused_leads_to_the_sign_in(tabs: Tabs, example: StudioServer) -> None:
+    tabs.forgive(UNAUTHENTICATED)
+    page = tabs.open("/studio/#t=old")
+
+    expect(page.get_by_role("alert")).to_contain_text("does not accept the token")
+    page.get_by_label("Link or token").fill(example.link())  # the whole link will do
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+
+
+def test_another_tab_has_to_sign_in(tabs: Tabs, studio: Page) -> None:
+    page = tabs.open("/studio/")
+
+    expect(page.get_by_role("heading", name="Sign in to the studio")).to_be_visible()
+    expect(page.get_by_label("Link or token")).to_be_focused()
+
+
+def test_now_shows_the_processes(studio: Page, gallery: Gallery) -> None:
+    processes = studio.get_by_role("group", name="Processes")
+
+    expect(processes).to_contain_text("ready")
+    expect(processes).to_contain_text(re.compile(r"\d+ %"))
+    gallery.pictures(studio, "studio-now")
