@@ -271,8 +271,8 @@ MUTANTS = [
         "B-34",
         (
             "runs/remote/remote_sessions.py",
-            "        for owner, session in rows:\n",
-            "        for owner, session in rows[:0]:\n",
+            "        for owner, session, memo in rows:\n",
+            "        for owner, session, memo in rows[:0]:\n",
         ),
         tests=(NESTED_LIVES,),
     ),

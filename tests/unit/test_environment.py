@@ -27,6 +27,9 @@ EXAMPLES = {
     "archive": ("s3://bucket/all", "s3://bucket/all"),
     "cluster": ("east", "east"),
     "node": ("n-1", "n-1"),
+    "mcp_private_hosts": ("mcp.internal, 127.0.0.1", ("mcp.internal", "127.0.0.1")),
+    "secret_keys": ("a" * 32 + ", " + "b" * 32, ("a" * 32, "b" * 32)),
+    "public_url": ("https://agents.example", "https://agents.example"),
     "prices": ("my-model=0.5/2, other=1/1", {"my-model": (0.5, 2.0), "other": (1.0, 1.0)}),
 }
 
