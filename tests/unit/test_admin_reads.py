@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.admin_requests import LOOK, ask, pages, stream
 
-from sapwood import Agent, App, ChatAgent, Retry, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Retry, Turn, agent_tool, tool
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.content import REDACTED
 from sapwood.admin.endpoints import ENDPOINTS
@@ -58,13 +58,13 @@ class AdminRefuser(Agent):
     """Has nothing."""
 
 
-async def filled(world: World) -> Any:
-    """Return a desk that waits for an approval, with a run of a clerk behind it."""
+async def filled(world: World) -> tuple[AdminDesk, Turn[dict[str, Any] | None]]:
+    """Return a desk, and its turn that waits for an approval, with a run of a clerk behind it."""
     desk = await world.get_agent(AdminDesk, "main")
-    await desk.send(f"Pay it with {SECRET}.")
+    turn = await desk.send(f"Pay it with {SECRET}.")
     await desk.fill()
     await world.settled()
-    return desk
+    return desk, turn
 
 
 def app() -> App:
@@ -115,7 +115,7 @@ async def test_the_questions_of_all_trees_are_listed_by_pages() -> None:
 
 async def test_an_approval_is_answered_once_and_only_as_it_was_shown() -> None:
     async with running(app()) as world:
-        await filled(world)
+        desk, turn = await filled(world)
         rows = (await ask(world, "questions", address="AdminDesk:main"))["rows"]
         (approval,) = [row for row in rows if row["kind"] == "approval"]
         about: dict[str, Any] = {"address": "AdminDesk:main", "id": approval["id"], "answer": "approve"}
@@ -125,7 +125,7 @@ async def test_an_approval_is_answered_once_and_only_as_it_was_shown() -> None:
             await ask(world, "answer", **{**about, "answer": "value"}, value="x")
         assert await ask(world, "answer", **about, digest=approval["digest"]) == {"accepted": True}
         assert await ask(world, "answer", **about) == {"accepted": False}
-        await world.settled()
+        await desk.turns.wait(turn.id)
 
         (last, *_), *_ = await pages(world, "transcript", address="AdminDesk:main", limit=1)
         assert "Done" in str(last["message"])
