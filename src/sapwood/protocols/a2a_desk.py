@@ -16,7 +16,8 @@ from sapwood.errors import InvalidArguments, SapwoodError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_answers import ANSWERS, MessageAnswers, StoredAnswer
-from sapwood.protocols.a2a_push import check_config, deliver
+from sapwood.protocols.a2a_push import CONFIG_METHODS, PUSH_CONFIGS, PushConfigs, check_config, deliver
+from sapwood.protocols.a2a_shown import SHOWN_QUESTIONS, ShownQuestions
 from sapwood.protocols.a2a_stream import KEEP_ALIVE, bell_of, line, lost, or_silence, update
 from sapwood.protocols.a2a_tasks import (
     ARTIFACT,
@@ -56,10 +57,14 @@ PAGE, LARGEST_PAGE = 50, 100
 """Tasks in one answer of `ListTasks`."""
 MOST_MESSAGES = 2**31
 """What a client may ask for at most: SQLite knows no larger numbers than of 64 bits."""
-OF_TASK = (("tasks", "id"), ("messages", "task"), ("answers", "task"), ("push_configs", "task"))
+OF_TASK = (
+    ("tasks", "id"),
+    ("messages", "task"),
+    ("answers", "task"),
+    ("shown_questions", "task"),
+    ("push_configs", "task"),
+)
 """The tables of a desk, and the column of each that has the id of a task."""
-MOST_CONFIGS = 10
-"""Push notification configurations of one task."""
 
 
 class Publisher(Protocol):
@@ -108,13 +113,9 @@ class A2aDesk(DeskBase):
             body   TEXT NOT NULL,                -- JSON
             UNIQUE (task, id)
         ) STRICT""",
-        """CREATE TABLE push_configs (
-            task TEXT NOT NULL,
-            id   TEXT NOT NULL,
-            body TEXT NOT NULL,                  -- JSON
-            PRIMARY KEY (task, id)
-        ) STRICT, WITHOUT ROWID""",
+        PUSH_CONFIGS,
         ANSWERS,
+        SHOWN_QUESTIONS,
     )
 
     async def on_request(self, request: Request) -> Response:
@@ -159,7 +160,9 @@ class A2aDesk(DeskBase):
             await check_config(config, self._publisher.push_hosts)
             return self._add_config(path, config)
         if name in CONFIG_METHODS:
-            return self._of_config(path, call, wire.params_of(call, wire.OfPushConfig))
+            of_config: wire.OfPushConfig = wire.params_of(call, wire.OfPushConfig)
+            self._run(path, of_config.task_id)
+            return PushConfigs(self, of_config.task_id).answer(name, of_config.id)
         if name == "GetExtendedAgentCard":
             raise A2aError(wire.NO_EXTENDED_CARD, "This agent has no extended card.")
         raise A2aError(
@@ -252,22 +255,27 @@ class A2aDesk(DeskBase):
             return  # the same message again
         answers = MessageAnswers(self, message)
         is_repeated = (given := answers.stored()) is not None
-        given = given or await self._new_answers(run, answers)
+        given = await self._new_answers(run, answers) if given is None else given
+        if not given:  # to questions that its client was not shown: the response shows those that are open
+            return
         is_taken = await answers.give(given, Exchange(self._actor, request))
+        if not (is_taken or is_repeated):  # before a crash, the questions may have taken them
+            await answers.refuse(given)
+            return
         answers.forget()
-        if not (is_taken or is_repeated):  # before a crash, the question may have taken it
-            raise A2aError(wire.UNSUPPORTED, "The question has been answered or has changed. Get the task again.")
         message.context_id = context
         self._keep(run.id, message)
 
     async def _new_answers(self, run: Run[Any], answers: MessageAnswers) -> list[StoredAnswer]:
-        """Return the answers in a message that was not received before."""
+        """Return the answers in a message that was not received before; none to questions that were not shown."""
         if run.is_over:
             raise A2aError(wire.UNSUPPORTED, "The task is over. Send the message without taskId to begin another one.")
         questions = await self._questions(run)
         if not questions:
             raise A2aError(wire.UNSUPPORTED, "The task asks nothing now. Send the message again when it does.")
-        return await answers.store(questions)
+        given = answers.read(questions, ShownQuestions(self, run.id).digests())
+        await answers.store(given)
+        return given
 
     def _keep(self, task: str, message: wire.A2aMessage) -> None:
         body = msgspec.json.encode(message).decode()
@@ -309,8 +317,12 @@ class A2aDesk(DeskBase):
         return task
 
     async def _status(self, run: Run[Any], context: str) -> dict[str, Any]:
+        """Return the status of a task, and store which questions it shows."""
         at = run.ended_at or run.started_at or datetime.now(UTC)
-        return status_of(run, context, await self._questions(run), at)
+        questions = await self._questions(run)
+        if questions:
+            ShownQuestions(self, run.id).replace(questions)
+        return status_of(run, context, questions, at)
 
     async def _list(self, path: str, asked: wire.ListTasks) -> dict[str, Any]:
         size = PAGE if asked.page_size is None else asked.page_size
@@ -393,6 +405,7 @@ class A2aDesk(DeskBase):
                     await self._run(path, id).result()
                 run = self._run(path, id)
                 status = await self._status(run, context)
+                await self.flush()  # the questions that it shows
                 if status["state"] in ends:
                     for artifact in artifacts_of(run):  # whole: words that a crash had repeated are replaced
                         yield update("artifactUpdate", id, context, artifact=artifact, append=False, lastChunk=True)
@@ -422,42 +435,24 @@ class A2aDesk(DeskBase):
     # Push notifications
 
     def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
-        self._run(path, config.task_id)
+        is_over = self._run(path, config.task_id).is_over
         config.id = config.id or f"push-{self._new_id()}"
-        known_ids = self._texts("SELECT id FROM push_configs WHERE task = ?", config.task_id)
-        if config.id not in known_ids and len(known_ids) >= MOST_CONFIGS:
-            raise A2aError(wire.INVALID_PARAMS, f"A task has at most {MOST_CONFIGS} push notification configurations.")
-        body = msgspec.json.encode(config).decode()
-        self.sql("INSERT OR REPLACE INTO push_configs VALUES (?, ?, ?)", config.task_id, config.id, body)
-        if self._run(path, config.task_id).is_over:
+        PushConfigs(self, config.task_id).add(config)
+        if is_over:
             self.enqueue(self.push, config.task_id, config.id)
         return msgspec.to_builtins(config)
-
-    def _of_config(self, path: str, call: wire.Call, asked: wire.OfPushConfig) -> Any:
-        self._run(path, asked.task_id)
-        bodies = self._texts("SELECT body FROM push_configs WHERE task = ? ORDER BY id", asked.task_id)
-        configs = {config["id"]: config for config in map(msgspec.json.decode, bodies)}
-        if call.method == "ListTaskPushNotificationConfigs":
-            return {"configs": list(configs.values()), "nextPageToken": ""}
-        if call.method == "DeleteTaskPushNotificationConfig":
-            self.sql("DELETE FROM push_configs WHERE task = ? AND id = ?", asked.task_id, asked.id)
-            return None
-        if asked.id not in configs:
-            raise A2aError(wire.NO_TASK, f"The task has no push notification configuration {asked.id[:80]!r}.")
-        return configs[asked.id]
 
     async def on_task_end(self, run: Run[Any]) -> None:
         """Have those notified who asked for it. It is called once for each end, also after a crash."""
         self._forget_old()
-        for config in self._texts("SELECT id FROM push_configs WHERE task = ?", run.id):
+        for config in PushConfigs(self, run.id).ids():
             self.enqueue(self.push, run.id, config)
 
     async def push(self, task: str, config: str) -> None:
         """Send a task to where a client wants it. If that fails, it is tried again."""
-        found = self._texts("SELECT body FROM push_configs WHERE task = ? AND id = ?", task, config)
+        where = PushConfigs(self, task).get(config)
         paths = self._texts("SELECT path FROM tasks WHERE id = ?", task)
-        if found and paths:
-            where = msgspec.json.decode(found[0], type=wire.PushConfig)
+        if where is not None and paths:
             await deliver(where, {"task": await self._task(paths[0], task, 0)}, self._publisher.push_hosts)
 
     def _forget_old(self) -> None:
@@ -484,8 +479,3 @@ class A2aDesk(DeskBase):
 
     def _numbers(self, query: str, *values: str) -> list[int]:
         return [int(text) for text in self._texts(query, *values)]
-
-
-CONFIG_METHODS = frozenset(
-    {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
-)

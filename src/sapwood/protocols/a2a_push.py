@@ -1,11 +1,11 @@
-"""Sends push notifications to URLs that clients gave, and to no host of a private network that they chose."""
+"""Where clients want to be notified of a task, and the notifications: none is sent to a private network."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Container
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,11 +14,63 @@ from sapwood.errors import Refused, Unavailable
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_wire import A2aError
 
+if TYPE_CHECKING:
+    from sapwood.agent import Agent
+
 TIMEOUT = 20.0
 """Seconds for one notification, with the search for its host."""
 LONGEST_URL, LONGEST_ID, LONGEST_SECRET = 2048, 200, 8192
 VISIBLE = re.compile(r"[!-~]+")
 SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+MOST_CONFIGS = 10
+"""Push notification configurations of one task."""
+CONFIG_METHODS = frozenset(
+    {"GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs", "DeleteTaskPushNotificationConfig"}
+)
+PUSH_CONFIGS = """CREATE TABLE push_configs (
+    task TEXT NOT NULL,
+    id   TEXT NOT NULL,
+    body TEXT NOT NULL,                  -- JSON
+    PRIMARY KEY (task, id)
+) STRICT, WITHOUT ROWID"""
+
+
+class PushConfigs:
+    """The push notification configurations of one task of a desk."""
+
+    def __init__(self, desk: Agent[Any], task: str) -> None:
+        self._desk, self._task = desk, task
+
+    def add(self, config: wire.PushConfig) -> None:
+        """Add or replace a configuration. Raises `A2aError` if the task has too many."""
+        known = self.ids()
+        if config.id not in known and len(known) >= MOST_CONFIGS:
+            raise A2aError(wire.INVALID_PARAMS, f"A task has at most {MOST_CONFIGS} push notification configurations.")
+        body = msgspec.json.encode(config).decode()
+        self._desk.sql("INSERT OR REPLACE INTO push_configs VALUES (?, ?, ?)", self._task, config.id, body)
+
+    def ids(self) -> list[str]:
+        """Return the ids of the configurations."""
+        return [str(row["id"]) for row in self._desk.sql("SELECT id FROM push_configs WHERE task = ?", self._task)]
+
+    def get(self, id: str) -> wire.PushConfig | None:
+        """Return a configuration, if the task has it."""
+        rows = self._desk.sql("SELECT body FROM push_configs WHERE task = ? AND id = ?", self._task, id)
+        return msgspec.json.decode(str(rows[0]["body"]), type=wire.PushConfig) if rows else None
+
+    def answer(self, method: str, id: str) -> Any:
+        """Return the result of a method about configurations."""
+        if method == "ListTaskPushNotificationConfigs":
+            found = [self.get(one) for one in sorted(self.ids())]
+            return {"configs": msgspec.to_builtins(found), "nextPageToken": ""}
+        if method == "DeleteTaskPushNotificationConfig":
+            self._desk.sql("DELETE FROM push_configs WHERE task = ? AND id = ?", self._task, id)
+            return None
+        if (config := self.get(id)) is None:
+            raise A2aError(wire.NO_TASK, f"The task has no push notification configuration {id[:80]!r}.")
+        return msgspec.to_builtins(config)
 
 
 async def check_config(config: wire.PushConfig, allowed: Container[str]) -> None:

@@ -145,6 +145,11 @@ def takes_message(cls: type) -> bool:
     return next(iter(hints.values()), None) is wire.A2aMessage
 
 
+def named_in(message: wire.A2aMessage) -> list[str]:
+    """Return the ids of the questions that a message names."""
+    return [id for part in message.parts for id in _fields(_fields(part.data).get("answers"))]
+
+
 def answers_in(message: wire.A2aMessage, questions: Sequence[Question]) -> list[tuple[str, Answer]]:
     """Return the answers in a message to a task that waits; raise `A2aError` if it answers nothing."""
     named: list[tuple[str, Answer]] = []
@@ -170,7 +175,7 @@ def answers_in(message: wire.A2aMessage, questions: Sequence[Question]) -> list[
 def _answer(id: Any, value: Any, questions: Sequence[Question]) -> Answer:
     question = next((one for one in questions if one.full_id == id), None)
     if question is None:
-        raise A2aError(wire.INVALID_PARAMS, f"The question {str(id)[:80]!r} is not open.")
+        raise A2aError(wire.INVALID_PARAMS, f"The question {str(id)[: wire.LONGEST_ID]!r} is not open.")
     if question.kind == "approval":
         return _approval(value)
     if question.is_from_code and (problem := question.problem_of(value)) is not None:
