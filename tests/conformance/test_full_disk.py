@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
+from tests.conformance import runtimes
 from tests.conformance.chats import talker
 from tests.conformance.full_disk import full_disk
 from tests.conformance.served import served
@@ -21,6 +23,8 @@ from sapwood.testing import ScriptedModel, World, call, running, text
 pytestmark = pytest.mark.storage
 
 DEPTH = 3
+NODES = {"workers": 2, "movable": 2, "cluster": 3}
+"""How many nodes of a runtime look at the disk, each with a log of its own."""
 
 
 class Book(Agent):
@@ -175,5 +179,7 @@ async def test_a_refused_write_is_503_and_1013_and_readyz_has_the_reason_until_i
             assert (await (await one.join("/agents/boss/new")).call("keep", 4))["result"] == 4
             assert (await (await one.join("/agents/boss/old")).call("kept"))["result"] == 2
 
-    assert len(caplog.records) < 5, caplog.text
+    lines = Counter((record.name, record.msg) for record in caplog.records)
+    assert max(lines.values()) <= NODES.get(runtimes.chosen, 1), caplog.text
+    assert len(lines) < 5, caplog.text
     assert not any(record.exc_info for record in caplog.records)

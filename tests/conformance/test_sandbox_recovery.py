@@ -312,9 +312,11 @@ async def test_a_snapshot_is_not_forged_by_the_agent_and_a_damaged_one_is_said_t
         with pytest.raises(ForbiddenSql):
             await bench.within(await worker(world), lambda me: me.sql("DELETE FROM sapwood_steps"))
 
-        await world.crash()
-        overwrite(world.data, damage)
-        await world.crash()
+        world.points.ended = True
+        await world.node.die()
+        await world.app.__aexit__()
+        overwrite(world.data, damage)  # while no process has the tree open
+        await world.start()
         bench.go.set()
         await world.clock.advance(2 * SECOND)
         agent = await worker(world)

@@ -342,8 +342,8 @@ async def test_what_a_loss_of_power_took_from_a_turn_is_not_counted_at_the_root(
 @pytest.mark.slow
 async def test_a_resting_turn_is_cancelled_also_if_its_model_has_stalled() -> None:
     model = ScriptedModel(text("well", gate=asyncio.Event()), call("pact_middle", id="c1", message="go"))
-    app = App(agents=[PactStalled])
-    async with asyncio.timeout(patience()), running(app, models={PactStalled: model}) as world:
+    PactStalled.model = model
+    async with asyncio.timeout(patience()), running(App(agents=[PactStalled])) as world:
         top = await world.get_agent(PactStalled, "t")
         await top.begin()
         while len(model.asked) < 2:
