@@ -18,10 +18,19 @@ from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.types import Address
 
 APP = """
-from sapwood import Agent, App
+from datetime import timedelta
+
+from sapwood import After, Agent, App
 
 
 class Box(Agent):
+    async def plan(self) -> None:
+        self.schedule(After(timedelta(hours=1)), self.note)
+        self.schedule(After(timedelta(hours=2)), self.note)
+
+    async def note(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS notes (text TEXT)")
+
     async def grow(self, name: str) -> None:
         await (await self.sub_agent(Box, name)).ask()
 
@@ -120,3 +129,20 @@ def test_pages_searches_and_streams_are_of_both_workers(folder: Path) -> None:
         assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
     lines = (folder / "sapwood-data/operator.jsonl").read_text().splitlines()
     assert [json.loads(line)["endpoint"] for line in lines] == ["call"] * len(NAMES) + ["answer"] * 2
+
+
+@pytest.mark.slow
+def test_the_work_of_both_workers_is_listed_and_acted_on(folder: Path) -> None:
+    data = str(folder / "sapwood-data")
+    with serving(folder, *TWO):
+        for name in NAMES:
+            for _ in remote.ask_lines(data, "call", address=f"Box:{name}", method="plan", arguments=[]):
+                pass
+        rows = pages(folder, "agenda", limit=5)
+        assert [row["address"] for row in rows] == [f"Box:{name}" for name in NAMES for _ in range(2)]
+
+        for row in rows[:4]:
+            about = {"address": row["address"], "id": row["id"], "do": "cancel"}
+            assert remote.ask(data, "act", **about, preview=True)["done"] == 0
+            assert remote.ask(data, "act", **about)["done"] == 1
+        assert pages(folder, "agenda", limit=5) == rows[4:]

@@ -135,6 +135,8 @@ class Endpoint(Generic[P]):
             return
         if hasattr(params, "address") and getattr(params, "address", None) is None:
             params.address = str(access.below)  # pyright: ignore[reportAttributeAccessIssue]
+            if hasattr(params, "below"):
+                params.below = True  # pyright: ignore[reportAttributeAccessIssue] - all that it may see
         if not (addresses := addresses_of(params)):
             if self.scope is None:
                 return

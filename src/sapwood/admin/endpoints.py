@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sapwood.admin.act import ACT
+from sapwood.admin.agenda import AGENDA
 from sapwood.admin.agents import AGENTS
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.endpoint import Endpoint
@@ -23,6 +25,8 @@ ALL: tuple[Endpoint[Any], ...] = (
     FIND,
     QUESTIONS,
     ANSWER,
+    AGENDA,
+    ACT,
     RUNS,
     TRANSCRIPT,
     WORKS,

@@ -197,6 +197,12 @@ class CallRows:
             number,
         )
 
+    def make_due(self, number: int) -> float:
+        """A call is due now; return the time."""
+        now = self._actor.host.clock.now()
+        self._db.execute("UPDATE sapwood_calls SET due_at = ? WHERE number = ? AND due_at > ?", now, number, now)
+        return now
+
     def postpone(self, number: int, due: float, error: str) -> None:
         """A call is not made before then."""
         self._db.execute(

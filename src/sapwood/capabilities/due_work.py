@@ -95,6 +95,17 @@ class Agenda:
         self.settle_soon()
         return True
 
+    def make_due(self, id: str) -> bool:
+        """Make a scheduled or queued call due now. Returns `False` if it does not exist, runs, or waits for others."""
+        self._actor.check_use()
+        number = self.calls.rows.ids.number_of(id)
+        rows = [] if number is None else self.calls.rows.find("WHERE number = ? AND due_at IS NOT NULL", number)
+        if not rows or self.calls.is_running(rows[0].number):
+            return False
+        self.note(self.calls.rows.make_due(rows[0].number))
+        self.settle_soon()
+        return True
+
     def forget_dead_letter(self, id: str) -> bool:
         """Forget what was given up; return whether there was such a dead letter."""
         self._actor.check_use()

@@ -165,6 +165,17 @@ class Fibers:
         elif row is not None and row.status == "waiting":
             self._wake(row)
 
+    def recover_now(self, fiber: str) -> bool:
+        """Recover an interrupted fiber without its backoff. Returns `False` if it runs, sleeps or has ended."""
+        self._actor.check_use()
+        row = self._rows.named(fiber)
+        if row is None or row.status != "running" or row.number in self._executor.calls:
+            return False
+        now = self._actor.host.clock.now()
+        self._rows.wake(row.number, now)
+        self._changed(now)
+        return True
+
     def _wake(self, row: FiberRow) -> None:
         now = self._actor.host.clock.now()
         self._rows.wake(row.number, now)
@@ -180,6 +191,10 @@ class Fibers:
     def is_open(self, number: int) -> bool:
         """Return whether a fiber is not over."""
         return self._rows.is_open(number)
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a fiber is executed now."""
+        return number in self._executor.calls
 
     def is_under_way(self, name: str, method: str) -> bool:
         """Return whether a fiber of this name, that calls this method, is not over."""

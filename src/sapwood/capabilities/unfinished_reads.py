@@ -7,6 +7,8 @@ from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
 from sapwood.kernel.ports.read_models import UnfinishedWork, has_table
 from sapwood.storage.database import Database
 
+OF_THE_APP = "coalesce(substr(method, 1, 9), '') <> '_sapwood_'"
+"""Work that a turn or a run consists of is left out: methods of the framework begin like this."""
 WHICH = {"schedule": "queue IS NULL", "queued": "queue IS NOT NULL"}
 
 
@@ -20,7 +22,7 @@ def _calls(database: Database, kind: str, after: int, most: int) -> list[Unfinis
         return []
     _, rows = database.look(
         "SELECT number, method, arguments, due_at, queue, schedule, failures, error, created_at FROM sapwood_calls"  # noqa: S608 - ours
-        f" WHERE number > ? AND {WHICH[kind]} ORDER BY number",
+        f" WHERE number > ? AND {WHICH[kind]} AND {OF_THE_APP} ORDER BY number",
         (after,),
         most,
     )
@@ -46,8 +48,8 @@ def _fibers(database: Database, after: int, most: int) -> list[UnfinishedWork]:
     if not has_table(database, "sapwood_fibers"):
         return []
     _, rows = database.look(
-        "SELECT number, name, arguments, due_at, failures, error, created_at, status FROM sapwood_fibers"
-        " WHERE number > ? AND status IN ('running', 'waiting', 'failed') ORDER BY number",
+        "SELECT number, name, arguments, due_at, failures, error, created_at, status FROM sapwood_fibers"  # noqa: S608 - ours
+        f" WHERE number > ? AND status IN ('running', 'waiting', 'failed') AND {OF_THE_APP} ORDER BY number",
         (after,),
         most,
     )

@@ -201,7 +201,7 @@ class NodeAlarms:
         """Trees are another node's now: ring for none of them any more, without saying that they have nothing to do."""
         last = ""
         while self._look is not None:
-            rows = self._after(last)
+            rows = self.roots_after(last)
             if not rows:
                 break
             for root in rows:
@@ -211,7 +211,8 @@ class NodeAlarms:
             await asyncio.sleep(0)
 
     @rebuilt_if_damaged
-    def _after(self, last: str) -> list[Address]:
+    def roots_after(self, last: str) -> list[Address]:
+        """Return some of the trees that have an entry, sorted by address: those after one."""
         if not self.database.has(NODE):
             return []
         rows = self.database.execute(

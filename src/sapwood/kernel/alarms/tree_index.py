@@ -124,6 +124,13 @@ class TreeAlarms:
         sql = f"SELECT owner FROM sapwood_alarms WHERE dead > 0 AND {OWN_AND_BELOW} ORDER BY owner LIMIT ?2"  # noqa: S608 - ours
         return [owner for (owner,) in self._root.execute(sql, str(address), most)]
 
+    def owners_after(self, last: str, most: int) -> list[str]:
+        """Return at most so many agents that have due work or dead letters, in order: those after one."""
+        if not self._root.has(TREE):
+            return []
+        sql = "SELECT owner FROM sapwood_alarms WHERE owner > ? ORDER BY owner LIMIT ?"
+        return [owner for (owner,) in self._root.execute(sql, last, most)]
+
     async def tell_node(self) -> None:
         """Have the node's index say what this one says, once this one is kept."""
         while True:

@@ -1,0 +1,104 @@
+"""`act`: acts on what an agent has to do later, or failed to do. A preview says what would happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sapwood.address import Address
+from sapwood.admin.agenda import FIBER, Found, UnfinishedWorks
+from sapwood.admin.dead_letters import ALL
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
+from sapwood.capabilities.due_work import Agenda
+from sapwood.capabilities.queue import Queue
+from sapwood.capabilities.schedules import Schedules
+from sapwood.errors import InvalidArguments, NotFound
+from sapwood.kernel.actors.actor import Actor
+
+
+class ActParams(OneAgent):
+    id: str
+    do: Literal["fire", "cancel", "retry", "replay", "delete"]
+    preview: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What is done, in a sentence and as a function of the agent."""
+
+    effect: str
+    apply: Callable[[Actor], bool]
+
+
+async def _act(call: AdminCall, params: ActParams) -> Answer:
+    if params.do in ("replay", "delete"):
+        return await _with_letters(call, params)
+    address = Address.parse(params.address)
+    found = await UnfinishedWorks(call.node).find(address, params.id)
+    act = {"fire": _fire, "cancel": _cancel, "retry": _retry}[params.do](found)
+    if params.preview:
+        return {"done": 0, "effect": act.effect}
+    actor = await call.admin.lookup.wake(found.owner)
+    done = act.apply(actor)
+    await actor.leave()
+    return {"done": int(done), "effect": act.effect if done else "Changes nothing: it has ended or is running."}
+
+
+def _fire(found: Found) -> Act:
+    if found.work.kind != "schedule":
+        raise InvalidArguments("Only a schedule can be made due. Queued calls are called in their order.")
+    return Act(f"Calls {found.work.name}() now.", lambda actor: actor.of(Agenda).make_due(found.id))
+
+
+def _cancel(found: Found) -> Act:
+    work, id = found.work, found.id
+    if work.kind == "schedule":
+        return Act(f"Cancels the schedule of {work.name}().", lambda actor: actor.of(Schedules).cancel(id))
+    if work.kind == "queued":
+        queue = f"the queue {work.queue!r}" if work.queue else "the default queue"
+        return Act(f"Removes {work.name}() from {queue}.", lambda actor: actor.of(Queue).remove(id))
+    if work.status == "failed":
+        raise InvalidArguments(f"The fiber {work.name!r} has failed already.")
+    return Act(f"Cancels the fiber {work.name!r}.", lambda actor: actor.of(Agenda).fibers.cancel(_fiber_id(id)))
+
+
+def _retry(found: Found) -> Act:
+    work, id = found.work, found.id
+    if work.kind == "fiber":
+        if work.status == "failed":
+            return Act(f"Resumes the fiber {work.name!r}.", lambda actor: actor.of(Agenda).fibers.resume(_fiber_id(id)))
+        if work.status == "waiting" or found.is_running:
+            doing = "sleeping" if work.status == "waiting" else "running"
+            raise InvalidArguments(f"The fiber {work.name!r} has not failed: it is {doing}.")
+        return Act(
+            f"Recovers the fiber {work.name!r}.", lambda actor: actor.of(Agenda).fibers.recover_now(_fiber_id(id))
+        )
+    if not work.failures:
+        raise InvalidArguments(f"{work.name}() has not failed.")
+    return Act(f"Calls {work.name}() again now.", lambda actor: actor.of(Agenda).make_due(id))
+
+
+def _fiber_id(id: str) -> str:
+    return id.removeprefix(FIBER)
+
+
+async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
+    letters: list[dict[str, Any]] = (await call.admin.dead_letters.list(params.address))["letters"]
+    meant = [letter for letter in letters if params.id in (ALL, letter["id"])]
+    if not meant:
+        where = Address.parse(params.address)
+        what = "no dead letters" if params.id == ALL else f"no dead letter {params.id!r}"
+        raise NotFound(f"{where} has {what}.", path=where.segments)
+    what = f"{meant[0]['method']}()" if len(meant) == 1 else f"{len(meant)} dead letters"
+    if params.do == "replay":
+        effect = f"Calls {what} again."
+    else:
+        effect = f"Deletes the dead letter of {what}." if len(meant) == 1 else f"Deletes {what}."
+    if params.preview:
+        return {"done": 0, "effect": effect}
+    replay_or_delete = call.admin.dead_letters.replay if params.do == "replay" else call.admin.dead_letters.delete
+    return {"done": await replay_or_delete(params.address, params.id), "effect": effect}
+
+
+ACT = Endpoint("act", "act", ActParams, _act)
