@@ -29,6 +29,7 @@ from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
 from sapwood.chat.store.message_reads import message_count, stored_messages
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
+from sapwood.chat.store.turn_reads import open_turns
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.marshal.call import current
@@ -42,7 +43,7 @@ from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place,
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
-from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions, whole_question
+from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions, unfinished_runs, whole_question
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
@@ -72,6 +73,8 @@ READ_MODELS = ReadModels(
     waiting_calls=waiting_calls,
     unfinished_work=unfinished_work,
     runs=listed_runs,
+    unfinished_runs=unfinished_runs,
+    open_turns=open_turns,
     messages=stored_messages,
     message_count=message_count,
     decisions=stored_decisions,

@@ -146,3 +146,11 @@ def test_the_work_of_both_workers_is_listed_and_acted_on(folder: Path) -> None:
             assert remote.ask(data, "act", **about, preview=True)["done"] == 0
             assert remote.ask(data, "act", **about)["done"] == 1
         assert pages(folder, "agenda", limit=5) == rows[4:]
+
+        for number, name in enumerate(NAMES, 1):
+            about = {"address": f"Box:{name}"}
+            assert remote.ask(data, "restart", **about, preview=True)["effect"].startswith("Restarts 1 agent")
+            assert remote.ask(data, "restart", **about)["done"] == 1
+            assert remote.ask(data, "destroy", **about, preview=True)["effect"] == f"Deletes Box:{name}."
+            assert remote.ask(data, "destroy", **about, name=name)["done"] == 1
+            assert remote.ask(data, "agents", limit=1)["total"] == len(NAMES) - number

@@ -7,11 +7,13 @@ from typing import Any
 from sapwood.admin.act import ACT
 from sapwood.admin.agenda import AGENDA
 from sapwood.admin.agents import AGENTS
+from sapwood.admin.cancellation import CANCEL_RUN, CANCEL_TURN
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.endpoint import Endpoint
 from sapwood.admin.find import FIND
 from sapwood.admin.questions import ANSWER, QUESTIONS
 from sapwood.admin.records import ASKED, SPANS, WORKS
+from sapwood.admin.removal import DESTROY, RESTART
 from sapwood.admin.runs import RUNS
 from sapwood.admin.schema import SCHEMA
 from sapwood.admin.session import SESSION
@@ -33,6 +35,10 @@ ALL: tuple[Endpoint[Any], ...] = (
     SPANS,
     ASKED,
     SCHEMA,
+    CANCEL_RUN,
+    CANCEL_TURN,
+    RESTART,
+    DESTROY,
     *COMMANDS,
 )
 ENDPOINTS: dict[str, Endpoint[Any]] = {one.name: one for one in ALL}

@@ -36,6 +36,22 @@ class ListedRun(NamedTuple):
     pinned: int
 
 
+class UnfinishedRun(NamedTuple):
+    """A run that is not over."""
+
+    id: str
+    type: str
+    name: str
+
+
+class OpenTurn(NamedTuple):
+    """A turn of a conversation that is not over."""
+
+    id: str
+    status: str
+    """`queued`, `running` or `waiting`."""
+
+
 class UnfinishedWork(NamedTuple):
     """A stored call or a fiber that is not over."""
 
@@ -106,6 +122,10 @@ class ReadModels:
     """Returns at most so many calls or fibers that are not over, in order: those of one kind after a number."""
     runs: Callable[[Database, str | None, int | None, int], list[ListedRun]] = _nothing
     """Returns at most so many runs, the newest first: all, or those of one status; those before a number."""
+    unfinished_runs: Callable[[Database, str | None, int], list[UnfinishedRun]] = _nothing
+    """Returns at most so many runs that are not over, in order: all, or those of one turn."""
+    open_turns: Callable[[Database, int], list[OpenTurn]] = _nothing
+    """Returns at most so many turns that are not over, in order."""
     messages: Callable[[Database, int | None, int], list[StoredMessage]] = _nothing
     """Returns at most so many messages, the newest first: those before a position."""
     message_count: Callable[[Database], int] = _zero

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
-from sapwood.kernel.ports.read_models import ListedRun, has_table
+from sapwood.kernel.ports.read_models import ListedRun, UnfinishedRun, has_table
+from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.tables.question import Question
+from sapwood.runs.tables.work_column import stored_work
 from sapwood.storage.database import Database
 
 
@@ -22,6 +24,19 @@ def listed_runs(database: Database, status: str | None, before: int | None, most
         most,
     )
     return [ListedRun(*row) for row in rows]
+
+
+def unfinished_runs(database: Database, turn: str | None, most: int) -> list[UnfinishedRun]:
+    """Return at most so many runs that are not over, in order: all, or those of one turn."""
+    if not has_table(database, "sapwood_runs"):
+        return []
+    _, rows = database.look(
+        "SELECT id, type, name FROM sapwood_runs"
+        " WHERE status IN ('queued', 'running') AND (?1 IS NULL OR work = ?1) ORDER BY number",
+        (None if turn is None else stored_work(WorkId.run(turn)),),
+        most,
+    )
+    return [UnfinishedRun(*row) for row in rows]
 
 
 def open_questions(database: Database, most: int) -> list[dict[str, Any]]:
