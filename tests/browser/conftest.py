@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 from tests.browser.looking import Gallery, axe, flaws
 from tests.browser.serving import Accident, Example
+from tests.browser.studio import StudioServer
 from tests.browser.tabs import PATIENCE, Tabs, launch
 
 
@@ -44,12 +45,24 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="package")
+def studio_server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudioServer]:
+    """One server for all tests of the studio. Each has agents of its own."""
+    server = StudioServer(tmp_path_factory.mktemp("studio"))
+    server.link()
+    yield server
+    server.end(signal.SIGTERM)
+
+
 @pytest.fixture(scope="module")
 def example(
     request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Example]:
     """The module's `EXAMPLE`, served with the module's `ENVIRONMENT`, to all of its tests, one after the other."""
     name: str = request.module.EXAMPLE
+    if name == "studio":
+        yield request.getfixturevalue("studio_server")
+        return
     environment: dict[str, str] = getattr(request.module, "ENVIRONMENT", {})
     example = Example(name, tmp_path_factory.mktemp(name), **environment)
     yield example

@@ -7,6 +7,9 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 from tests.browser.serving import Example
 from tests.machine import patience
@@ -24,15 +27,31 @@ class StudioServer(Example):
         options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "info"]
         return [sys.executable, "-m", "sapwood", "dev", str(APP), *options]
 
-    def link(self) -> str:
-        """Return the link to the studio, as it is printed."""
+    def link(self, place: str = "") -> str:
+        """Return the link to the studio, as it is printed; with a place, the link that leads there."""
         end = time.monotonic() + patience()
         while time.monotonic() < end:
             if found := re.findall(r"studio: (http://\S+)", self._log.read_text()):
-                return found[-1]
+                return found[-1] + (f"&at={quote(place, safe='')}" if place else "")
             time.sleep(0.02)
         raise RuntimeError(f"No link to the studio: {self.log()}")
 
     def token(self) -> str:
         """Return the token of the data folder."""
         return json.loads((self._data / "operator.json").read_text())["token"]
+
+    def call(self, address: str, method: str, *arguments: Any) -> None:
+        """Call a method of an agent, and wait until it has returned."""
+        for line in self.ask("call", address=address, method=method, arguments=arguments).splitlines():
+            said = json.loads(line)
+            assert "error" not in said, said
+
+    def ask(self, endpoint: str, **params: Any) -> str:
+        """Return what an endpoint of the admin API answers."""
+        request = Request(
+            f"{self.url}/_sapwood/{endpoint}",
+            json.dumps(params).encode(),
+            {"authorization": f"Bearer {self.token()}", "content-type": "application/json"},
+        )
+        with urlopen(request, timeout=patience()) as answer:
+            return answer.read().decode()

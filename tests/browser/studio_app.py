@@ -85,7 +85,7 @@ class Desk(ChatAgent):
     """Answers with the help of researchers, and asks before it publishes."""
 
     model = ScriptedModel(
-        calls(call("Researcher", query="Nile", id="d1"), call("Researcher", query="Amazon", id="d2")),
+        calls(call("researcher", message="The Nile?", id="d1"), call("researcher", message="The Amazon?", id="d2")),
         call("publish", title="Rivers", id="d3"),
         text(SAID, delay=SLOWLY / 4),
         each=True,

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from tests.browser.looking import Gallery
 from tests.browser.studio import StudioServer
 from tests.browser.tabs import Tabs
 
+EXAMPLE = "studio"
 UNAUTHENTICATED = "401 \\(Unauthorized\\)"
-
-
-@pytest.fixture(scope="module")
-def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudioServer]:
-    """One server for all tests of the module."""
-    server = StudioServer(tmp_path_factory.mktemp("studio"))
-    server.link()
-    yield server
-    server.end(signal.SIGTERM)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 // The frame of the studio: who is signed in, the screens, and the one that is shown.
 
-import { type ReactNode, Suspense, useEffect, useRef, useSyncExternalStore } from "react";
+import { type ReactNode, lazy, Suspense, useEffect, useRef, useSyncExternalStore } from "react";
 import { Boundary } from "../design/Boundary";
 import { Mark } from "../design/icons";
 import { useAnswer } from "./hooks";
@@ -13,10 +13,13 @@ import { SignIn } from "./SignIn";
 import { getRefusal, getToken, onToken } from "./token";
 import type { Session } from "./types";
 
+const Agents = lazy(() => import("./Agents"));
+
 type Screen = { name: string; label: string; icon: ReactNode; show: () => ReactNode };
 
 const SCREENS: Screen[] = [
   { name: "", label: "Now", icon: <Pulse />, show: () => <Now /> },
+  { name: "agents", label: "Agents", icon: <Branches />, show: () => <Agents /> },
 ];
 
 export function Studio() {

@@ -5,6 +5,7 @@ import { takeToken } from "./token";
 import "../design/design.css";
 import "./studio.css";
 import "./parts.css";
+import "./agents.css";
 
 takeToken();
 createRoot(document.getElementById("root")!).render(<Boundary><Studio /></Boundary>);

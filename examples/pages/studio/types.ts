@@ -11,14 +11,14 @@ export type Page<Row> = { rows: Row[]; next: string | null; total?: number; unre
 export type Session = { name: string; scopes: string[]; below: Address | null; expires_at: number | null; version: string; roots: string[]; authentication: string | null };
 export type AgentRow = {
   address: Address; type: string; name: string; status: Status; calls: number; sockets: number; children: number | null;
-  created_at: number | null; asks: number; dead: number; last_error: Content<string> | null;
+  created_at: number | null; asks: number | null; dead: number; last_error: Content<string> | null;
 };
 export type WatchRow = {
-  address: Address; status: Status | "gone"; calls: number; sockets: number; children: number; asks: number; dead: number; last_error: Content<string> | null;
+  address: Address; status: Status | "gone"; calls: number; sockets: number; children: number | null; asks: number | null; dead: number; last_error: Content<string> | null;
 };
 export type QuestionRow = {
   address: Address; id: string; kind: "approval" | "client" | "choice" | "text" | "form"; tool: string | null; arguments: Content<Record<string, Json>> | null;
-  prompt: Content<string> | null; options: Content<string[]> | null; schema: Record<string, Json> | null; remote: string | null; digest: string;
+  prompt: Content<string> | null; options: Content<string[]> | null; schema: Record<string, Json> | null; remote: { type: string; name: string }[] | null; roles: string[] | null; digest: string;
 };
 export type AgendaRow = {
   address: Address; id: string; kind: "schedule" | "queued" | "fiber"; name: string; arguments: Content<Json> | null; due_at: number | null;
@@ -38,7 +38,7 @@ export type Incarnation = { number: number; began_at: number; version: string };
 export type SpanBatch = { address: Address; spans: Span[]; incarnations: Incarnation[] };
 export type ModelRequest = { attempt: number; status: string; url: string; body: string };
 export type TableInfo = {
-  name: string; rows: number; is_own: boolean;
+  name: string; rows: number | null; is_own: boolean;
   columns: { name: string; type: string; not_null: boolean; primary_key: number }[];
   indexes: { name: string; unique: boolean; columns: string[] }[];
 };
