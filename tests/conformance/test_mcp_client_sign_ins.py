@@ -365,6 +365,7 @@ async def test_code_can_take_the_answer_at_a_page_of_its_own() -> None:
         ({"code_challenge_methods_supported": None}, "PKCE"),
         ({"authorization_endpoint": "javascript:alert(1)"}, "is not a URL"),
         ({"token_endpoint": 5}, "is not a URL"),
+        ({"token_endpoint": "http://["}, "as expected"),
     ],
 )
 async def test_an_authorization_server_that_is_not_safe_is_not_used(wrong: dict[str, Any], why: str) -> None:
@@ -375,6 +376,14 @@ async def test_an_authorization_server_that_is_not_safe_is_not_used(wrong: dict[
         server = await (await signing(one)).add(url)
         assert server.status == "failed"
         assert why in (server.error or "")
+
+
+async def test_a_token_that_lasts_for_ever_counts_as_valid_for_years() -> None:
+    bank = Bank()
+    bank.lasts = 10**400  # no float can hold it
+    async with served(app(), **LOCAL) as one, bank.serving() as url:
+        agent = await signed_in(one, bank, url)
+        assert await agent.use() == "paid"
 
 
 @pytest.mark.parametrize("missing", ["secret_keys", "public_url"])

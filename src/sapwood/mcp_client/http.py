@@ -17,7 +17,7 @@ import msgspec
 from sapwood.errors import InvalidResult, Refused, Unavailable, UsageError
 from sapwood.mcp_client.headers import NAMED, encoded
 from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
-from sapwood.mcp_client.text import cleaned
+from sapwood.mcp_client.text import cleaned, seconds_of, texts_in
 from sapwood.wire.frames import read_json
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ class McpHttp:
         params = {"protocolVersion": LEGACY, "capabilities": self._capabilities(), "clientInfo": _info()}
         about = await self.request("initialize", params)
         chosen = about.get("protocolVersion")
-        if chosen not in KNOWN:
+        if not isinstance(chosen, str) or chosen not in KNOWN:
             raise Refused(f"The server wants revision {cleaned(chosen, 40)!r} of MCP, which is not known here.")
-        self.protocol, self.about = cast("str", chosen), about
+        self.protocol, self.about = chosen, about
         await self._notify("notifications/initialized")
 
     def _capabilities(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class McpHttp:
         last_event, wait = "", RECONNECT_AFTER
         for attempt in range(RECONNECTS + 1):
             if attempt:
-                await asyncio.sleep(min(wait, LONGEST_RECONNECT))
+                await asyncio.sleep(wait)
             again = {**self._headers(), "last-event-id": last_event} if attempt else None
             async with self._sent("GET" if again else "POST", again or headers, None if again else body) as response:
                 if body["method"] == "initialize":
@@ -173,7 +173,7 @@ class McpHttp:
                     )
                 async for event in _events(response):
                     last_event = event.id or last_event
-                    wait = event.retry / 1000 if event.retry is not None else wait
+                    wait = seconds_of(event.retry, 0.0, LONGEST_RECONNECT, wait)
                     if event.event != "message" or not event.data:
                         continue
                     message = _message(event.data)
@@ -280,7 +280,7 @@ async def in_words(host: str, timeout: float) -> AsyncGenerator[None]:
         raise Unavailable(f"{host} did not answer in time.") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unavailable(f"{host} cannot be reached: {type(error).__name__}.") from None
-    except (InvalidResult, msgspec.MsgspecError, UnicodeError) as error:
+    except (InvalidResult, msgspec.MsgspecError, ValueError) as error:
         raise Refused(f"{host} does not speak MCP as expected: {cleaned(str(error), SHOWN)}") from None
     except TimeoutError:
         if not limit.expired():
@@ -318,7 +318,7 @@ def _same_origin(url: str, response: httpx2.Response) -> str | None:
 
 def _names_legacy(data: Any) -> bool:
     supported: Any = cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
-    return not isinstance(supported, list) or any(one in KNOWN for one in cast("list[Any]", supported))
+    return not isinstance(supported, list) or bool(KNOWN.intersection(texts_in(cast("object", supported))))
 
 
 def _info() -> dict[str, str]:

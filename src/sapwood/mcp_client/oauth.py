@@ -13,13 +13,15 @@ import msgspec
 
 from sapwood.errors import Refused, Unavailable
 from sapwood.mcp_client.http import LEGACY, SHOWN, Endpoint, client_for
-from sapwood.mcp_client.text import cleaned
+from sapwood.mcp_client.text import cleaned, texts_in
 from sapwood.wire.frames import read_json
 
 FIELD = r'(?:^|[\s,]){name}=(?:"([^"]*)"|([^\s,]+))'
 METHODS = ("none", "client_secret_basic", "client_secret_post")
 """How a client may authenticate itself to a token endpoint."""
 OFFLINE = "offline_access"
+LONGEST = 10 * 365 * 86_400
+"""Seconds for which a token counts as valid at most."""
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class OAuth:
         """Return who signs users in. `challenge` is how the server refused, `granted` the scopes of the last token."""
         url = self._endpoint.url
         about = await self._resource(field_of(challenge, "resource_metadata"))
-        resource, servers = url.partition("#")[0], _texts(about.get("authorization_servers"))
+        resource, servers = url.partition("#")[0], texts_in(about.get("authorization_servers"))
         if about:
             named = about.get("resource")
             if not isinstance(named, str) or not _is_within(url, named):
@@ -78,8 +80,8 @@ class OAuth:
             resource = named
         issuer = servers[0] if servers else origin_of(url)
         metadata = await self._metadata(issuer, is_named=bool(servers))
-        scopes = field_of(challenge, "scope") or " ".join(_texts(about.get("scopes_supported"))) or None
-        if scopes and OFFLINE in _texts(metadata.get("scopes_supported")):
+        scopes = field_of(challenge, "scope") or " ".join(texts_in(about.get("scopes_supported"))) or None
+        if scopes and OFFLINE in texts_in(metadata.get("scopes_supported")):
             scopes = _united(scopes, OFFLINE)
         if field_of(challenge, "error") == "insufficient_scope":
             scopes = _united(granted, scopes)
@@ -91,7 +93,7 @@ class OAuth:
             registration_endpoint=_url(metadata, "registration_endpoint") if registers else None,
             resource=resource,
             scopes=scopes,
-            methods=_texts(metadata.get("token_endpoint_auth_methods_supported")),
+            methods=texts_in(metadata.get("token_endpoint_auth_methods_supported")),
             says_issuer=metadata.get("authorization_response_iss_parameter_supported") is True,
         )
 
@@ -117,7 +119,7 @@ class OAuth:
                 continue
             if not isinstance(named := found.get("issuer"), str) or named.rstrip("/") != issuer.rstrip("/"):
                 raise Refused(f"The metadata of {issuer} is of another server: {cleaned(named, SHOWN)!r}.")
-            if "S256" not in _texts(found.get("code_challenge_methods_supported")):
+            if "S256" not in texts_in(found.get("code_challenge_methods_supported")):
                 raise Refused(f"{issuer} does not support PKCE with S256, without which a sign-in is not safe.")
             return found
         if is_named:
@@ -174,11 +176,12 @@ class OAuth:
             raise GrantRefused(f"{server.issuer} gave no token: {_reason(answer, status)}")
         if not isinstance(kind, str) or kind.lower() != "bearer":
             raise GrantRefused(f"{server.issuer} gave a token of an unknown kind: {cleaned(kind, 80)!r}.")
-        lasts, refresh, scopes = answer.get("expires_in"), answer.get("refresh_token"), answer.get("scope")
+        refresh, scopes, lasts = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
+        lasts = max(min(lasts, LONGEST), 0) if isinstance(lasts, int | float) else None  # no float may hold it
         return Tokens(
             access,
             refresh if isinstance(refresh, str) else form.get("refresh_token"),
-            now + lasts if isinstance(lasts, int | float) else None,
+            None if lasts is None else now + lasts,
             scopes if isinstance(scopes, str) else form.get("scope"),
         )
 
@@ -246,11 +249,6 @@ def _url(metadata: Mapping[str, Any], name: str) -> str:
     if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not url.isprintable():
         raise Refused(f"The {name} of {metadata['issuer']} is not a URL: {cleaned(url, SHOWN)!r}.")
     return urljoin(cast("str", metadata["issuer"]), url)
-
-
-def _texts(value: Any) -> list[str]:
-    items = cast("list[Any]", value) if isinstance(value, list) else list[Any]()
-    return [one for one in items if isinstance(one, str)]
 
 
 def _united(first: str | None, second: str | None) -> str | None:

@@ -23,7 +23,7 @@ from sapwood.mcp_client import headers
 from sapwood.mcp_client.connections import McpConnections
 from sapwood.mcp_client.http import Asked
 from sapwood.mcp_client.outcomes import InputRequired, Outcome, RemoteTask, Result, RpcFailed
-from sapwood.mcp_client.text import cleaned
+from sapwood.mcp_client.text import cleaned, seconds_of
 from sapwood.roles import ANY_CLIENT
 from sapwood.runs.questions.asker import Asker
 
@@ -308,5 +308,4 @@ def _requests(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _interval(body: dict[str, Any], default: float = POLL) -> float:
-    given = body.get("pollIntervalMs")
-    return min(max(given / 1000, LEAST_POLL), MOST_POLL) if isinstance(given, int | float) else default
+    return seconds_of(body.get("pollIntervalMs"), LEAST_POLL, MOST_POLL, default)

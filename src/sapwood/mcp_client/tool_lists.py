@@ -10,7 +10,7 @@ from sapwood.capabilities.mcp_servers import StoredTool
 from sapwood.errors import OverLimit
 from sapwood.mcp_client import headers
 from sapwood.mcp_client.http import McpHttp
-from sapwood.mcp_client.text import cleaned, shown_name
+from sapwood.mcp_client.text import cleaned, seconds_of, shown_name
 from sapwood.wire.frames import is_deep
 
 MOST_TOOLS, MOST_BYTES, MOST_PAGES = 500, 512 * 1024, 50
@@ -24,7 +24,7 @@ async def listed(http: McpHttp, server: str) -> tuple[list[StoredTool], float]:
     """Return the tools of a server, and for how many seconds the list counts."""
     found: dict[str, StoredTool] = {}
     names: set[str] = set()
-    size, cursor, fresh = 0, None, FRESH
+    size, cursor = 0, None
     for _ in range(MOST_PAGES):
         page = await http.request("tools/list", {} if cursor is None else {"cursor": cursor})
         size += len(msgspec.json.encode(page))
@@ -39,10 +39,7 @@ async def listed(http: McpHttp, server: str) -> tuple[list[StoredTool], float]:
             if tool is not None and tool.name not in found:
                 found[tool.name] = tool
         if (cursor := page.get("nextCursor")) is None or not isinstance(cursor, str):
-            lasts = page.get("ttlMs")
-            if isinstance(lasts, int | float):
-                fresh = min(max(lasts / 1000, LEAST_FRESH), MOST_FRESH)
-            return list(found.values()), fresh
+            return list(found.values()), seconds_of(page.get("ttlMs"), LEAST_FRESH, MOST_FRESH, FRESH)
     raise OverLimit(f"The list of tools has more than {MOST_PAGES} pages.")
 
 

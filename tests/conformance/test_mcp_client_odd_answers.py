@@ -1,0 +1,133 @@
+"""MCP servers that answer with values of other types than the protocol has lose their tools, and no turn fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.conformance.mcp_servers import Asked, RemoteServer, respond, said, tool
+from tests.conformance.served import served
+
+from sapwood import Agent, App
+from sapwood.errors import Refused
+from sapwood.types import McpServer
+
+LOCAL: dict[str, Any] = {
+    "mcp_private_hosts": ("127.0.0.1",),
+    "secret_keys": ("a key for the secrets of a test, long enough",),
+    "public_url": "https://agents.example.com",
+}
+HUGE = "1" + "0" * 400
+"""An integer that no float can hold."""
+
+
+class OddUser(Agent):
+    """Uses one server."""
+
+    async def add(self, url: str) -> McpServer:
+        return await self.mcp.add("odd", url, timeout=30.0)
+
+    async def use(self) -> Any:
+        return await self.mcp.call("odd", "play", {})
+
+
+def app() -> App:
+    return App(agents=[OddUser])
+
+
+def raw(text: str, status: int = 200, **headers: str) -> Any:
+    """Return a function that answers with this text."""
+
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, status, text.replace("ID", str(asked.message.get("id"))), **headers)
+
+    return answer
+
+
+def result(text: str) -> Any:
+    return raw(f'{{"jsonrpc": "2.0", "id": ID, "result": {text}}}')
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "why"),
+    [
+        ("server/discover", raw('{"id": ID, "error": {"code": -32022, "data": {"supported": [[]]}}}'), "no reason"),
+        ("server/discover", raw(f'{{"id": ID, "error": {{"code": {HUGE}}}}}'), "Method not found"),
+        ("initialize", result('{"protocolVersion": []}'), "revision ''"),
+        ("initialize", result('{"protocolVersion": {}}'), "revision ''"),
+        ("tools/list", raw("", 302, location="http://["), "redirects"),
+        ("tools/list", raw("", 401, www_authenticate='Bearer resource_metadata="http://["'), "as expected"),
+        ("tools/list", raw("", 401, www_authenticate='Bearer resource_metadata="http://a:b/"'), "InvalidURL"),
+        ("tools/list", raw(f"retry: {HUGE}\ndata: {{}}\n\n", content_type="text/event-stream"), "ended the response"),
+        ("tools/list", raw("id: \u00fc\ndata: {}\n\n", content_type="text/event-stream"), "as expected"),
+    ],
+)
+async def test_a_list_with_odd_values_is_the_state_of_its_server(method: str, answer: Any, why: str) -> None:
+    server = RemoteServer([tool("play")])
+    if method == "initialize":
+        server.answers["server/discover"] = {"error": {"code": -32601, "message": "not known"}}
+    server.raw[method] = answer
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        added = await user.add(url)
+        assert added.status == "failed"
+        assert why in (added.error or "")
+
+
+@pytest.mark.parametrize(
+    "tools",
+    ['"inputSchema": {"type": {}}', '"inputSchema": {"type": "object"}, "annotations": 3, "description": []'],
+)
+async def test_odd_tools_are_left_out_or_read_as_far_as_possible(tools: str) -> None:
+    server = RemoteServer()
+    server.raw["tools/list"] = result(f'{{"nextCursor": {{}}, "tools": [{{"name": "a", {tools}}}]}}')
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        added = await (await one.world.get_agent(OddUser, "u")).add(url)
+        assert added.status == "ready"
+        assert [tool.name for tool in added.tools] == (["a"] if "annotations" in tools else [])
+
+
+async def test_a_list_whose_time_is_a_huge_number_counts_as_long_as_it_may() -> None:
+    server = RemoteServer([tool("play")], {"tools/call": said("played")})
+    server.raw["tools/list"] = result(f'{{"tools": {json.dumps(server.tools)}, "ttlMs": {HUGE}}}')
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        assert (await user.add(url)).status == "ready"
+        assert await user.use() == "played"
+
+
+@pytest.mark.parametrize(
+    ("answer", "returned"),
+    [
+        (result(f'{{"resultType": "task", "taskId": "t", "pollIntervalMs": {HUGE}}}'), "played"),
+        (result('{"resultType": "task", "taskId": []}'), ""),
+        (result('{"resultType": {}, "content": [[], {"type": [], "text": 1}]}'), ""),
+        (result('{"content": [{"type": "image", "data": "\u00e9", "mimeType": "image/png"}], "isError": 5}'), ""),
+    ],
+)
+async def test_a_result_with_odd_values_is_read_as_far_as_possible(answer: Any, returned: str) -> None:
+    server = RemoteServer([tool("play")], {"tasks/get": {"status": "completed", "result": said("played")}})
+    server.raw["tools/call"] = answer
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        await user.add(url)
+        assert await user.use() == returned
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        result('{"resultType": "input_required", "inputRequests": {"a": {"method": [], "params": 1}}}'),
+        raw('{"jsonrpc": "2.0", "id": ID, "error": {"code": "x", "message": {}, "data": 1}}'),
+    ],
+)
+async def test_a_refusal_with_odd_values_is_a_refusal(answer: Any) -> None:
+    server = RemoteServer([tool("play")])
+    server.raw["tools/call"] = answer
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        await user.add(url)
+        with pytest.raises(Refused):
+            await user.use()
