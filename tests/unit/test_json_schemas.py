@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sapwood.errors import UsageError
-from sapwood.kernel.marshal.json_schemas import check_schema, problem_of
+from sapwood.kernel.marshal.json_schemas import check_linear, check_schema, problem_of
 
 TREE: dict[str, Any] = {
     "$ref": "#/$defs/Node",
@@ -125,3 +125,15 @@ def test_a_pattern_takes_linear_time() -> None:
     assert problem_of(schema, "a" * 1000) is None
     assert "must match" in (problem_of(schema, "a" * 1000 + "!") or "")
     assert problem_of({"type": "string", "pattern": "^(?!b)"}, "a") is None  # which only Python's own engine has
+
+
+def test_a_pattern_of_a_stranger_must_be_one_that_takes_linear_time() -> None:
+    check_linear({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
+    with pytest.raises(UsageError, match="not safe"):
+        check_linear({"anyOf": [{"pattern": "^(?!b)"}]})
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 10_000, "("])
+def test_a_pattern_that_cannot_be_compiled_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match="'pattern'"):
+        check_schema({"type": "string", "pattern": pattern})

@@ -30,7 +30,8 @@ CONNECT = 15.0
 """Seconds for the list of a server's tools: a turn may wait for it."""
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0
 """Seconds until a server that failed is tried again."""
-LONGEST_INSTRUCTIONS = 8192
+LONGEST_INSTRUCTIONS, MOST_CAPABILITIES = 8192, 16 * 1024
+"""Characters, and bytes: both are sent to every client."""
 UNREADABLE = (
     "Its stored secrets cannot be opened: none of Settings(secret_keys=…) is the key that sealed them. Add that key, "
     "or remove the server and add it again."
@@ -94,7 +95,8 @@ class McpConnections:
     async def _read_tools(self, http: McpHttp, row: ServerRow) -> dict[str, Any]:
         await http.open()
         tools, lasts = await listed(http, row.name)
-        capabilities = http.about.get("capabilities")
+        capabilities: Any = http.about.get("capabilities")
+        is_short = isinstance(capabilities, dict) and len(msgspec.json.encode(capabilities)) <= MOST_CAPABILITIES
         return {
             "status": "ready",
             "error": None,
@@ -103,7 +105,7 @@ class McpConnections:
             "sign_in_url": None,
             "protocol": http.protocol,
             "instructions": cleaned(http.about.get("instructions"), LONGEST_INSTRUCTIONS) or None,
-            "capabilities": msgspec.json.encode(capabilities).decode() if isinstance(capabilities, dict) else None,
+            "capabilities": msgspec.json.encode(capabilities).decode() if is_short else None,
             "tools": packed(tools),
             "fresh_until": self._actor.host.clock.now() + lasts,
         }

@@ -17,7 +17,7 @@ import msgspec
 from sapwood.errors import InvalidResult, Refused, Unavailable, UsageError
 from sapwood.mcp_client.headers import NAMED, encoded
 from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
-from sapwood.mcp_client.text import cleaned, seconds_of, texts_in
+from sapwood.mcp_client.text import cleaned, line_of, seconds_of, texts_in
 from sapwood.wire.frames import read_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ UNSUPPORTED_VERSION, METHOD_NOT_FOUND = -32022, -32601
 RECONNECTS = 5
 """How often a stream is continued that ended before its answer."""
 RECONNECT_AFTER, LONGEST_RECONNECT = 1.0, 30.0
-EVENT_BYTES = 4 * 1024 * 1024
+EVENT_BYTES, STREAM_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
+"""Of one event, and of all events of one response: a call that lasts long may report much progress."""
 SHOWN = 300
 """Characters of a server's message that an error repeats."""
 
@@ -139,7 +140,7 @@ class McpHttp:
         if isinstance(error, dict):
             told = cast("dict[str, Any]", error)
             number = told.get("code")
-            text = cleaned(told.get("message"), SHOWN) or "no reason was given"
+            text = line_of(told.get("message"), SHOWN) or "no reason was given"
             raise RpcFailed(number if isinstance(number, int) else 0, f"The server refused: {text}", told.get("data"))
         result = answer.get("result")
         if not isinstance(result, dict):
@@ -177,7 +178,7 @@ class McpHttp:
                     if event.event != "message" or not event.data:
                         continue
                     message = _message(event.data)
-                    if message.get("id") == body["id"] and "method" not in message:
+                    if _is_answer(message, body):
                         return message
                     await self._heard(message)
             if not last_event:
@@ -238,7 +239,7 @@ async def _check_status(response: httpx2.Response, body: dict[str, Any] | None) 
             found = _message(await response.aread())
             if body is not None and isinstance(found.get("error"), dict):
                 error = cast("dict[str, Any]", found["error"])
-                code, text = error.get("code"), cleaned(error.get("message"), SHOWN)
+                code, text = error.get("code"), line_of(error.get("message"), SHOWN)
                 if isinstance(code, int):
                     raise RpcFailed(code, f"The server refused: {text}", error.get("data"))
     if response.status_code in (404, 405) and body is not None and body.get("method") == "server/discover":
@@ -281,7 +282,7 @@ async def in_words(host: str, timeout: float) -> AsyncGenerator[None]:
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Unavailable(f"{host} cannot be reached: {type(error).__name__}.") from None
     except (InvalidResult, msgspec.MsgspecError, ValueError) as error:
-        raise Refused(f"{host} does not speak MCP as expected: {cleaned(str(error), SHOWN)}") from None
+        raise Refused(f"{host} does not speak MCP as expected: {line_of(str(error), SHOWN)}") from None
     except TimeoutError:
         if not limit.expired():
             raise
@@ -295,12 +296,22 @@ def _message(text: bytes | str) -> dict[str, Any]:
     return cast("dict[str, Any]", message)
 
 
+def _is_answer(message: dict[str, Any], body: dict[str, Any]) -> bool:
+    """Return whether a message answers a request: its id is the same number, and no `true` or `1.0`."""
+    id = message.get("id")
+    return type(id) is int and id == body["id"] and "method" not in message
+
+
 async def _events(response: httpx2.Response) -> AsyncGenerator[httpx2.ServerSentEvent]:
     """Yield the events of a stream; one that breaks off just ends."""
     import httpx2
 
+    size = 0
     try:
         async for event in httpx2.EventSource(response, max_event_size=EVENT_BYTES):
+            size += len(event.data)
+            if size > STREAM_BYTES:
+                raise InvalidResult(f"The server sent more than {STREAM_BYTES:,} bytes of events in one response.")
             yield event
     except (httpx2.ReadError, httpx2.RemoteProtocolError):
         return

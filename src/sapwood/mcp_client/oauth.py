@@ -13,7 +13,7 @@ import msgspec
 
 from sapwood.errors import Refused, Unavailable
 from sapwood.mcp_client.http import LEGACY, SHOWN, Endpoint, client_for
-from sapwood.mcp_client.text import cleaned, texts_in
+from sapwood.mcp_client.text import line_of, texts_in
 from sapwood.wire.frames import read_json
 
 FIELD = r'(?:^|[\s,]){name}=(?:"([^"]*)"|([^\s,]+))'
@@ -22,6 +22,8 @@ METHODS = ("none", "client_secret_basic", "client_secret_post")
 OFFLINE = "offline_access"
 LONGEST = 10 * 365 * 86_400
 """Seconds for which a token counts as valid at most."""
+LONGEST_URL, LONGEST_SCOPES, LONGEST_ID, LONGEST_TOKEN = 2048, 4096, 2048, 32 * 1024
+"""Characters that an authorization server may have: they are part of URLs and headers."""
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class OAuth:
         if about:
             named = about.get("resource")
             if not isinstance(named, str) or not _is_within(url, named):
-                raise Refused(f"The server says that it is another one: {cleaned(named, SHOWN)!r}.")
+                raise Refused(f"The server says that it is another one: {line_of(named, SHOWN)!r}.")
             resource = named
         issuer = servers[0] if servers else origin_of(url)
         metadata = await self._metadata(issuer, is_named=bool(servers))
@@ -85,6 +87,8 @@ class OAuth:
             scopes = _united(scopes, OFFLINE)
         if field_of(challenge, "error") == "insufficient_scope":
             scopes = _united(granted, scopes)
+        if scopes is not None and len(scopes) > LONGEST_SCOPES:
+            raise Refused(f"The server wants scopes with more than {LONGEST_SCOPES} characters.")
         registers = "registration_endpoint" in metadata
         return AuthorizationServer(
             issuer=cast("str", metadata["issuer"]),
@@ -118,7 +122,7 @@ class OAuth:
             if found is None:
                 continue
             if not isinstance(named := found.get("issuer"), str) or named.rstrip("/") != issuer.rstrip("/"):
-                raise Refused(f"The metadata of {issuer} is of another server: {cleaned(named, SHOWN)!r}.")
+                raise Refused(f"The metadata of {issuer} is of another server: {line_of(named, SHOWN)!r}.")
             if "S256" not in texts_in(found.get("code_challenge_methods_supported")):
                 raise Refused(f"{issuer} does not support PKCE with S256, without which a sign-in is not safe.")
             return found
@@ -148,13 +152,13 @@ class OAuth:
         }
         status, answer = await self._post(server.registration_endpoint, about, {"content-type": "application/json"})
         id, secret = answer.get("client_id"), answer.get("client_secret")
-        if status not in (200, 201) or not isinstance(id, str):
+        if status not in (200, 201) or not isinstance(id, str) or len(id) > LONGEST_ID:
             raise Refused(f"{server.issuer} did not register a client: {_reason(answer, status)}")
         secret = secret if isinstance(secret, str) and secret else None
         chosen = answer.get("token_endpoint_auth_method")
         chosen = chosen if isinstance(chosen, str) and chosen else method if secret is None else "client_secret_basic"
         if chosen not in METHODS or (chosen != "none" and secret is None):
-            raise Refused(f"{server.issuer} wants a way of authentication that is not known: {cleaned(chosen, 80)!r}.")
+            raise Refused(f"{server.issuer} wants a way of authentication that is not known: {line_of(chosen, 80)!r}.")
         return Client(id, secret, chosen, server.issuer)
 
     async def exchanged(
@@ -172,10 +176,10 @@ class OAuth:
                 fields["client_secret"] = client.secret
         status, answer = await self._post(server.token_endpoint, urlencode(fields).encode(), headers)
         access, kind = answer.get("access_token"), answer.get("token_type")
-        if status != 200 or not isinstance(access, str) or not access.isascii() or not access.isprintable():
+        if status != 200 or not isinstance(access, str) or not _is_header(access):
             raise GrantRefused(f"{server.issuer} gave no token: {_reason(answer, status)}")
         if not isinstance(kind, str) or kind.lower() != "bearer":
-            raise GrantRefused(f"{server.issuer} gave a token of an unknown kind: {cleaned(kind, 80)!r}.")
+            raise GrantRefused(f"{server.issuer} gave a token of an unknown kind: {line_of(kind, 80)!r}.")
         refresh, scopes, lasts = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
         lasts = max(min(lasts, LONGEST), 0) if isinstance(lasts, int | float) else None  # no float may hold it
         return Tokens(
@@ -246,9 +250,15 @@ def _is_within(url: str, resource: str) -> bool:
 
 def _url(metadata: Mapping[str, Any], name: str) -> str:
     url: Any = metadata.get(name)
-    if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not url.isprintable():
-        raise Refused(f"The {name} of {metadata['issuer']} is not a URL: {cleaned(url, SHOWN)!r}.")
+    is_url = isinstance(url, str) and len(url) <= LONGEST_URL and url.isprintable()
+    if not is_url or urlsplit(url).scheme not in ("http", "https"):
+        raise Refused(f"The {name} of {metadata['issuer']} is not a URL: {line_of(url, SHOWN)!r}.")
     return urljoin(cast("str", metadata["issuer"]), url)
+
+
+def _is_header(token: str) -> bool:
+    """Return whether a token can be sent as a header."""
+    return len(token) <= LONGEST_TOKEN and token.isascii() and token.isprintable()
 
 
 def _united(first: str | None, second: str | None) -> str | None:
@@ -264,5 +274,5 @@ def _object(content: bytes) -> dict[str, Any] | None:
 
 
 def _reason(answer: dict[str, Any], status: int) -> str:
-    text = cleaned(answer.get("error_description") or answer.get("error"), SHOWN)
+    text = line_of(answer.get("error_description") or answer.get("error"), SHOWN)
     return text or f"it answered {status}."

@@ -29,7 +29,7 @@ from sapwood.mcp_client.oauth import (
 )
 from sapwood.mcp_client.outcomes import Unauthorized
 from sapwood.mcp_client.sealing import Seal, UnreadableSecrets
-from sapwood.mcp_client.text import cleaned
+from sapwood.mcp_client.text import line_of
 from sapwood.randomness import new_id
 from sapwood.wire.routing import path_to
 
@@ -208,7 +208,7 @@ class SignIns:
             return row.name
         code = query.get("code")
         if not code:
-            why = cleaned(query.get("error_description") or query.get("error"), 300) or "no code came back"
+            why = line_of(query.get("error_description") or query.get("error"), 300) or "no code came back"
             self._forget(row.number)
             self._servers.set(row.number, status="failed", error=f"The sign-in was refused: {why}", sign_in_url=None)
             return row.name

@@ -18,7 +18,7 @@ from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.steps import StoredProgress
 from sapwood.errors import InvalidArguments, NotFound, OverLimit, Refused, Unavailable, UsageError
 from sapwood.kernel.actors.actor import Actor
-from sapwood.kernel.marshal.json_schemas import check_schema
+from sapwood.kernel.marshal.json_schemas import check_linear, check_schema
 from sapwood.mcp_client import headers
 from sapwood.mcp_client.connections import McpConnections
 from sapwood.mcp_client.http import Asked
@@ -38,7 +38,10 @@ PATIENCE = 3600.0
 MOST_ROUNDS = 100
 """How often a server may ask, or ask to be asked again, in one call."""
 MOST_QUESTIONS = 20
-LONGEST_PROMPT = 4096
+LONGEST_PROMPT, LONGEST_SCHEMA, LONGEST_KEY = 4096, 64 * 1024, 256
+"""Of a question of a server: characters of its text, bytes of the schema of its answer, and characters of its key."""
+LONGEST_TASK = 1024
+"""Characters of the id of a task: each look at it sends the id as a header."""
 CANCEL_TASK = "_sapwood_cancel_mcp_task"
 QUEUE = "sapwood mcp"
 
@@ -187,12 +190,21 @@ class OneCall:
         more = headers.parameters(self._tool.headers, self._arguments)
         body = await self._request("tools/call", params, more)
         kind = body.get("resultType")
-        if kind == "task" and isinstance(body.get("taskId"), str):
-            return RemoteTask(body["taskId"], _interval(body))
+        if kind == "task":
+            return RemoteTask(self._task_of(body), _interval(body))
         if kind == "input_required":
             state = body.get("requestState")
             return InputRequired(_requests(body), state if isinstance(state, str) else None, sent.round)
         return Result(body)
+
+    def _task_of(self, body: dict[str, Any]) -> str:
+        """Return the id of a task that a call has become."""
+        id = body.get("taskId")
+        if not isinstance(id, str) or not 0 < len(id) <= LONGEST_TASK:
+            raise Refused(
+                f"The MCP server {self._row.name!r} sent a task without an id of 1 to {LONGEST_TASK} characters."
+            )
+        return id
 
     async def _request(self, method: str, params: dict[str, Any], more: dict[str, str] | None = None) -> dict[str, Any]:
         asked = self._ask_in_stream if self._can_ask and self._holder is self._actor else None
@@ -261,19 +273,20 @@ class OneCall:
         """Ask a person a question of the server, durably; return the answer as MCP has it."""
         if method != "elicitation/create" or params.get("mode", "form") != "form" or not self._can_ask:
             return {"action": "cancel"}
-        schema = params.get("requestedSchema")
+        schema = _object(params.get("requestedSchema"))
         prompt = f"{self._row.name}: {cleaned(params.get('message'), LONGEST_PROMPT) or 'Please answer.'}"
+        if len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
+            return {"action": "cancel"}
         try:
-            check_schema(_object(schema))
+            check_schema(schema)
+            check_linear(schema)
         except (UsageError, InvalidArguments):
             return {"action": "cancel"}
         assert self._stored is not None
         roles = self._row.roles()
         approvers = None if roles is None else roles or ANY_CLIENT
         try:
-            content = await self._actor.of(Asker).ask(
-                prompt, None, _object(schema), f"{self._stored.name} {key}", approvers
-            )
+            content = await self._actor.of(Asker).ask(prompt, None, schema, f"{self._stored.name} {key}", approvers)
         except Refused:
             return {"action": "decline"}
         return {"action": "accept", "content": content}
@@ -304,6 +317,8 @@ def _requests(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found = {key: _object(one) for key, one in _object(body.get("inputRequests")).items()}
     if len(found) > MOST_QUESTIONS:
         raise Refused(f"The server asks {len(found)} questions at once; at most {MOST_QUESTIONS} are answered.")
+    if any(len(key) > LONGEST_KEY for key in found):
+        raise Refused(f"The server asks a question with a key with more than {LONGEST_KEY} characters.")
     return found
 
 

@@ -11,7 +11,7 @@ from sapwood.errors import OverLimit
 from sapwood.mcp_client import headers
 from sapwood.mcp_client.http import McpHttp
 from sapwood.mcp_client.text import cleaned, seconds_of, shown_name
-from sapwood.wire.frames import is_deep
+from sapwood.mcp_client.tool_schemas import arguments_schema
 
 MOST_TOOLS, MOST_BYTES, MOST_PAGES = 500, 512 * 1024, 50
 """Of one server: more would fill the context of every model."""
@@ -48,13 +48,11 @@ def _tool(given: Any, server: str, names: set[str]) -> StoredTool | None:
     if not isinstance(given, dict):
         return None
     tool = cast("dict[str, Any]", given)
-    name, schema, told = tool.get("name"), tool.get("inputSchema"), tool.get("annotations")
+    name, told = tool.get("name"), tool.get("annotations")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_TOOL or not name.isprintable():
         return None
-    if not isinstance(schema, dict) or is_deep(msgspec.json.encode(schema)):
-        return None
-    arguments = cast("dict[str, Any]", schema)
-    if arguments.get("type") != "object" or (repeated := headers.declared(arguments)) is None:
+    arguments = arguments_schema(tool.get("inputSchema"))
+    if arguments is None or (repeated := headers.declared(arguments)) is None:
         return None
     hints = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
     return StoredTool(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from sapwood.capabilities.mcp_servers import McpServers, ServerRow, StoredTool
 from sapwood.capabilities.steps import StoredProgress, Work
+from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import current
 from sapwood.mcp_client.connections import McpConnections
@@ -15,6 +17,9 @@ from sapwood.mcp_client.tool_calls import ToolCalls
 from sapwood.roles import ANY_CLIENT
 from sapwood.runs.tables.question import Approvers
 
+OUTPUT = "final_result"
+"""What the names of the tools begin with that take the output of a turn."""
+
 
 class ServerTools:
     """What the MCP servers of one chat agent, and those that agents above it share, offer its model."""
@@ -22,6 +27,8 @@ class ServerTools:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self._servers = actor.of(McpServers)
+        self.reserved: frozenset[str] = frozenset()
+        """Names of other tools of the agent, which no tool of a server can have."""
 
     async def refresh(self) -> None:
         """Read the lists of tools that are old. A server that fails is left out: the turn goes on without it."""
@@ -42,12 +49,20 @@ class ServerTools:
 
     def tools(self, *, is_ready: bool = False) -> dict[str, tuple[ServerRow, StoredTool]]:
         """Return all tools by the names that the model sees; if `is_ready`, only those that it is offered."""
+        usable = [row for _, row in self._servers.usable()]
         return {
             tool.shown: (row, tool)
-            for _, row in self._servers.usable()
+            for row in usable
             if row.status == "ready" or not is_ready
             for tool in row.stored_tools()
+            if not self._is_taken(tool.shown, row, usable)
         }
+
+    def _is_taken(self, shown: str, row: ServerRow, usable: Sequence[ServerRow]) -> bool:
+        """Return whether a name belongs to another tool of the agent, or begins like those of another server."""
+        others = (other.name for other in usable if len(other.name) > len(row.name))
+        is_output = shown.startswith(OUTPUT)
+        return is_output or shown in self.reserved or any(shown.startswith(f"{name}_") for name in others)
 
     def approvers(self, row: ServerRow) -> Approvers | None:
         """Return who may allow calls to a server. `None` means that it does not say."""
@@ -61,7 +76,11 @@ class ServerTools:
         running = current.get()
         work = running.work if running is not None and running.actor is self._actor else None
         progress = StoredProgress(self._actor, work, f"mcp {call}") if isinstance(work, Work) else None
-        result = await self._actor.of(ToolCalls).call(row.name, tool.name, arguments, progress)
+        try:
+            result = await self._actor.of(ToolCalls).call(row.name, tool.name, arguments, progress)
+        except Unavailable as error:
+            self._actor.check_live()  # else it is this agent that is not available
+            raise ToolFailed(str(error)) from None
         try:
             value = value_of(result)
         except ToolRefused as error:

@@ -109,11 +109,14 @@ class Toolbox:
         self._toolsets += [one for one in functions if _is_toolset(one)]
         self.servers = actor.of(ServerTools)
         """The tools of the agent's MCP servers."""
+        self._reserved = frozenset({*self.agents, *self.companions, *self._own}.union(*map(_names_in, self._toolsets)))
+        self.servers.reserved = self._reserved
         if actor.host.authentication is not None:
             check_approvers(actor.kind.cls)
 
     def toolsets(self, client_tools: Sequence[Mapping[str, Any]]) -> list[AbstractToolset[Any]]:
         """Return all tools, those of the client included."""
+        self.servers.reserved = self._reserved.union(one["name"] for one in client_tools)
         remote = self.servers.toolset()
         toolsets = [*self._toolsets, remote] if remote is not None else self._toolsets
         if not client_tools and not self.agents:
@@ -300,6 +303,12 @@ def _marked(cls: type) -> list[str]:
                 raise UsageError(f"{cls.__name__}.{name} is a tool and must not be a generator. Return the result.")
             found.append(name)
     return found
+
+
+def _names_in(toolset: object) -> Iterable[str]:
+    """Return the names of the tools in a toolset of Pydantic AI, as far as they are known before a request."""
+    tools: Any = getattr(toolset, "tools", None)
+    return cast("dict[str, Any]", tools) if isinstance(tools, dict) else ()
 
 
 def _is_toolset(value: object) -> bool:

@@ -104,7 +104,7 @@ def _is_type(value: Any) -> bool:
 def _is_pattern(value: Any) -> bool:
     try:
         return isinstance(value, str) and bool(re.compile(value))
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return False
 
 
@@ -141,16 +141,31 @@ def _referred(root: Mapping[str, Any], reference: Any) -> Any:
     return root.get("$defs", {}).get(name) if prefix == "#/$defs" else None
 
 
+def check_linear(schema: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a schema that strangers wrote has a pattern that could take very long to compare."""
+    for one in _schemas_in(schema):
+        if "pattern" in one and _linear_matcher(one["pattern"]) is None:
+            raise UsageError(f"The schema has the pattern {one['pattern']!r}, which is not safe.")
+
+
 @lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Callable[[str], bool]:
     """Return what searches a text for a pattern, in linear time if possible: the text is a client's."""
+    if (linear := _linear_matcher(pattern)) is not None:
+        return linear
+    compiled = re.compile(pattern)
+    return lambda text: compiled.search(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _linear_matcher(pattern: str) -> Callable[[str], bool] | None:
+    """Return what searches a text in linear time; `None` if Pydantic is missing, or has not what the pattern needs."""
     try:
         from pydantic_core import SchemaValidator, core_schema
 
         found = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except Exception:  # noqa: BLE001 - Pydantic is not installed, or its engine does not have what the pattern needs
-        compiled = re.compile(pattern)
-        return lambda text: compiled.search(text) is not None
+    except Exception:  # noqa: BLE001 - of Pydantic or of its engine
+        return None
     return found.isinstance_python
 
 
