@@ -18,6 +18,8 @@ from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.types import Address
 
 APP = """
+import logging
+import time
 from datetime import timedelta
 
 from sapwood import After, Agent, App
@@ -27,6 +29,10 @@ class Box(Agent):
     async def plan(self) -> None:
         self.schedule(After(timedelta(hours=1)), self.note)
         self.schedule(After(timedelta(hours=2)), self.note)
+
+    async def block(self) -> None:
+        logging.getLogger("boxes").warning("about to block")
+        time.sleep(0.5)
 
     async def note(self) -> None:
         self.sql("CREATE TABLE IF NOT EXISTS notes (text TEXT)")
@@ -154,3 +160,31 @@ def test_the_work_of_both_workers_is_listed_and_acted_on(folder: Path) -> None:
             assert remote.ask(data, "destroy", **about, preview=True)["effect"] == f"Deletes Box:{name}."
             assert remote.ask(data, "destroy", **about, name=name)["done"] == 1
             assert remote.ask(data, "agents", limit=1)["total"] == len(NAMES) - number
+
+
+@pytest.mark.slow
+@pytest.mark.realtime("the watchdog measures how long real code takes")
+def test_logs_and_slow_methods_are_of_both_workers(folder: Path) -> None:
+    data = str(folder / "sapwood-data")
+    first = {worker: next(f"Box:{name}" for name in NAMES if worker_of(name) == worker) for worker in (0, 1)}
+    with serving(folder, *TWO) as server:
+        token = said_by(folder, "token", "--name", "ann", "--may", "look,content").strip()
+        with streaming(server, "logs", token, level="warning") as events:
+            for address in first.values():
+                for _ in remote.ask_lines(data, "call", address=address, method="block", arguments=[]):
+                    pass
+            seen: dict[str, dict[str, Any]] = {}
+            while len(seen) < 2:
+                records = next(events)[1]["records"]
+                seen |= {one["address"]: one for one in records if one["logger"] == "boxes"}
+        assert set(seen) == set(first.values())
+        assert len({one["worker"] for one in seen.values()}) == 2
+
+        rows = remote.ask(data, "slow")["rows"]
+        assert {(row["address"], row["method"]) for row in rows} >= {(address, "block") for address in first.values()}
+        assert all("time.sleep(0.5)" in row["stack"] for row in rows if row["method"] == "block")
+        about = {"address": first[0], "level": "warning"}
+        with streaming(server, "logs", token, after={seen[first[0]]["worker"]: 0}, **about) as events:
+            records = next(events)[1]["records"]
+        assert {one["address"] for one in records} == {first[0]}
+        assert remote.ask(data, "cluster") == {"cluster": None}

@@ -147,6 +147,9 @@ async def test_every_slow_slice_is_counted_and_each_method_is_warned_of_once(
     assert sum(watched.watchdog.histogram.values()) == 3
     assert {key: times for key, (times, _) in watched.watchdog.slow.items()} == {"Bad.nap": 2, "Bad.doze": 1}
     assert all(longest >= 0.1 for _, longest in watched.watchdog.slow.values())
+    recent = [(one.slow.method, "test_watchdog" in one.slow.stack) for one in watched.watchdog.recent]
+    assert recent == [("nap", True), ("nap", True), ("doze", True)]
+    assert all(one.seconds >= one.slow.seconds for one in watched.watchdog.recent)
 
 
 async def test_code_outside_of_any_agent_is_nobodys_slice(watched: Watched) -> None:

@@ -27,6 +27,7 @@ from sapwood.admin.audit import Audit
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.event_stream import EventStream, events_from, one_stream, together
+from sapwood.admin.log_ring import LogRing
 from sapwood.admin.operate import Operate
 from sapwood.admin.tokens import TokenKey
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable, UsageError
@@ -73,10 +74,16 @@ class AdminDoor:
         self._node = node
         self._token = f"Bearer {token}".encode()
         self._key: TokenKey | None = None
+        self._log: LogRing | None = None
+        """The last log records; `None` before the server has started."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, self._when_started(send))
+            try:
+                await self._app(scope, receive, self._when_started(send))
+            finally:
+                if self._log is not None:
+                    self._log.detach()
             return
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
@@ -94,9 +101,9 @@ class AdminDoor:
             response = await _answered(self._read(request, received))
             await response(scope, receive, noted)
         finally:
-            self._log(received)
+            self._record(received)
 
-    def _log(self, received: Received) -> None:
+    def _record(self, received: Received) -> None:
         if received.is_act and received.access is not None and received.endpoint is not None:
             audit = Audit(self._node().folder, self._node().clock)
             audit.add(received.access.name, received.endpoint.name, received.params, received.status)
@@ -116,8 +123,11 @@ class AdminDoor:
 
     def _when_started(self, send: Send) -> Send:
         async def started(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "lifespan.startup.complete" and (far := self._node().far) is not None:
-                answer_relayed(far.transport, OPERATE, self._asked_by_another)
+            if message["type"] == "lifespan.startup.complete":
+                self._log = self._node().shared(LogRing)
+                self._log.attach()
+                if (far := self._node().far) is not None:
+                    answer_relayed(far.transport, OPERATE, self._asked_by_another)
             await send(message)
 
         return started

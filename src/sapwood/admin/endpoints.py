@@ -8,15 +8,18 @@ from sapwood.admin.act import ACT
 from sapwood.admin.agenda import AGENDA
 from sapwood.admin.agents import AGENTS
 from sapwood.admin.cancellation import CANCEL_RUN, CANCEL_TURN
+from sapwood.admin.cluster import CLUSTER
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.endpoint import Endpoint
 from sapwood.admin.find import FIND
+from sapwood.admin.logs import LOGS
 from sapwood.admin.questions import ANSWER, QUESTIONS
 from sapwood.admin.records import ASKED, SPANS, WORKS
 from sapwood.admin.removal import DESTROY, RESTART
 from sapwood.admin.runs import RUNS
 from sapwood.admin.schema import SCHEMA
 from sapwood.admin.session import SESSION
+from sapwood.admin.slow import SLOW
 from sapwood.admin.transcript import TRANSCRIPT
 from sapwood.admin.watch import WATCH
 
@@ -35,6 +38,9 @@ ALL: tuple[Endpoint[Any], ...] = (
     SPANS,
     ASKED,
     SCHEMA,
+    SLOW,
+    LOGS,
+    CLUSTER,
     CANCEL_RUN,
     CANCEL_TURN,
     RESTART,

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from asyncio import Task
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +34,8 @@ BEAT = 0.02
 ONE_WARNING_PER = 60.0
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 EXIT_CODE = 70
+RECENT = 50
+"""Slow slices that are remembered with their stacks."""
 PATIENCE = 2.0
 """Seconds that the log may take to write a message."""
 
@@ -64,6 +66,16 @@ class SlowSlice:
         )
 
 
+@dataclass(slots=True)
+class RecentSlice:
+    """A slow slice, and how long it took in the end."""
+
+    slow: SlowSlice
+    at: float
+    """When it was first seen, in seconds since the epoch, UTC."""
+    seconds: float
+
+
 class Watchdog:
     """Watches one loop."""
 
@@ -84,6 +96,8 @@ class Watchdog:
         """Told, on the watchdog's thread, of every slow slice when it is first seen."""
         self.slow: dict[str, tuple[int, float]] = {}
         """The methods that held up the loop: how often, and how many seconds at most."""
+        self.recent: deque[RecentSlice] = deque(maxlen=RECENT)
+        """The last slow slices, oldest first. They are added on the watchdog's thread: copy it to go through it."""
         self.elsewhere: Callable[[], Iterable[StrikeReport]] = lambda: ()
         """What trees did to other nodes."""
         self._loop = loop
@@ -153,6 +167,8 @@ class Watchdog:
         self.histogram[next((bound for bound in BUCKETS if seconds <= bound), float("inf"))] += 1
         times, longest = self.slow[seen.key]
         self.slow[seen.key] = (times, max(longest, seconds))
+        if self.recent and self.recent[-1].slow is seen:
+            self.recent[-1].seconds = max(seen.seconds, seconds)
 
     def _name(self, task: Task[Any], seconds: float) -> SlowSlice | None:
         found = self._running(task)
@@ -168,6 +184,7 @@ class Watchdog:
         key = slow.key
         times, longest = self.slow.get(key, (0, 0.0))
         self.slow[key] = (times + 1, max(longest, slow.seconds))
+        self.recent.append(RecentSlice(slow, self._clock.now(), slow.seconds))
         if now - self._warned.get(key, -ONE_WARNING_PER) >= ONE_WARNING_PER:
             self._warned[key] = now
             extra = {"address": str(slow.address), "method": slow.method}

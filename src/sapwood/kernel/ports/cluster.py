@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Cluster(Protocol):
@@ -27,6 +27,10 @@ class Cluster(Protocol):
 
     def leave(self, seconds: float, /) -> Awaitable[None]:
         """Hand all that this node runs to others. What is left after so many seconds is taken from it later."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return the nodes, what each owns, and the shards without an owner."""
         ...
 
     async def read_alarms(self) -> None:

@@ -54,6 +54,7 @@ class Ways(NamedTuple):
     displaced: Callable[[], str | None] = lambda: None
     pass_on: Callable[[int, str, int], bool] = lambda shard, owner, number: False
     leave: Callable[[float], Awaitable[None]] = stay
+    status: Callable[[], dict[str, Any]] = lambda: {"nodes": [], "without_owner": []}
 
 
 class NodeCluster:
@@ -65,6 +66,7 @@ class NodeCluster:
         self.is_over = ways.displaced
         self.pass_on = ways.pass_on
         self.leave = ways.leave
+        self.status = ways.status
         self.read_alarms = holding.read_alarms
 
     def refuses_writes(self) -> str | None:
@@ -246,7 +248,13 @@ class ClusterRuntime:
                 log=log,
                 archive=archive,
                 ways=Ways(
-                    owners.epoch_of, owners.holds_lease, owners.fenced, owners.displaced, owners.pass_on, owners.leave
+                    owners.epoch_of,
+                    owners.holds_lease,
+                    owners.fenced,
+                    owners.displaced,
+                    owners.pass_on,
+                    owners.leave,
+                    owners.status,
                 ),
                 far=far,
                 replicas=replicas,
