@@ -22,7 +22,8 @@ import logging
 import time
 from datetime import timedelta
 
-from sapwood import After, Agent, App
+from sapwood import After, Agent, App, ChatAgent
+from sapwood.testing import ScriptedModel, text
 
 
 class Box(Agent):
@@ -47,7 +48,11 @@ class Box(Agent):
         return await self.questions.ask("Which?", options=["a", "b"])
 
 
-app = App(agents=[Box])
+class Talker(ChatAgent):
+    model = ScriptedModel(text("Hello."), each=True)
+
+
+app = App(agents=[Box, Talker])
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
 NAMES = [f"b{number:02}" for number in range(12)]
@@ -188,3 +193,18 @@ def test_logs_and_slow_methods_are_of_both_workers(folder: Path) -> None:
             records = next(events)[1]["records"]
         assert {one["address"] for one in records} == {first[0]}
         assert remote.ask(data, "cluster") == {"cluster": None}
+
+
+@pytest.mark.slow
+def test_the_spending_of_both_workers_is_added_up_by_hour(folder: Path) -> None:
+    data = str(folder / "sapwood-data")
+    with serving(folder, *TWO):
+        for name in NAMES:
+            for _ in remote.ask_lines(data, "call", address=f"Talker:{name}", method="send", arguments=["Hi."]):
+                pass
+        told = remote.ask(data, "spending", by=["class", "model", "user"], limit=3)
+        every = remote.ask(data, "spending")
+    (row,) = told["rows"]
+    assert (row["class"], row["model"], row["user"], row["requests"]) == ("Talker", "scripted", "operator", len(NAMES))
+    assert (told["count"], len(told["trees"]), told["unanswered"]) == (len(NAMES), 3, [])
+    assert row["input_tokens"] == sum(one["input_tokens"] for one in every["rows"])

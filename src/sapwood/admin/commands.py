@@ -13,7 +13,9 @@ from sapwood.admin.admin import MOST_AGENTS
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, MaybeAgent, OneAgent, Params
 from sapwood.admin.merged import by_address, joined
 from sapwood.admin.spending import DEFAULT_LIMIT, most_expensive
+from sapwood.admin.spending_hours import Hours, added_up, spending_by_hour
 from sapwood.errors import Crashed, SapwoodError
+from sapwood.kernel.trees.hourly_usage import Dimension
 
 LONG_PATIENCE = 60.0
 """Seconds that another process is given if it has to read all its trees."""
@@ -50,6 +52,14 @@ class Letters(MaybeAgent):
 class Spending(MaybeAgent):
     by_class: bool = False
     spenders: int = msgspec.field(default=DEFAULT_LIMIT, name="limit")
+    begins_at: float | None = msgspec.field(default=None, name="from")
+    ends_at: float | None = msgspec.field(default=None, name="to")
+    by: list[Dimension] | None = None
+
+    @property
+    def is_by_hour(self) -> bool:
+        """Whether the hours are added up, and not what was used in all."""
+        return (self.begins_at, self.ends_at, self.by) != (None, None, None)
 
 
 class Explained(OneAgent):
@@ -107,12 +117,17 @@ async def _letters(call: AdminCall, params: Letters) -> Answer:
 
 
 async def _spending(call: AdminCall, params: Spending) -> Answer:
+    if params.is_by_hour:
+        hours = Hours(params.begins_at, params.ends_at, params.by or ())
+        return await spending_by_hour(call.node, call.content, params.address, hours, params.spenders)
     return await call.admin.spending.list(params.address, by_class=params.by_class, limit=params.spenders)
 
 
 def _merged_spending(params: Spending, answers: Sequence[Answer]) -> Answer:
     found = joined(params, answers)
     found["trees"] = most_expensive(found["trees"], params.spenders)
+    if params.is_by_hour:
+        found["rows"] = added_up(found["rows"])
     return found
 
 

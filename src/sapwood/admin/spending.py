@@ -40,7 +40,7 @@ class AdminSpending:
         trees: list[tuple[Address, Spent]] = []
         sums: defaultdict[tuple[str, str], Spent] = defaultdict(Spent)
         unread: list[dict[str, str]] = []
-        for one in [Address.parse(address)] if address is not None else self._roots():
+        for one in [Address.parse(address)] if address is not None else roots_of(self._node):
             try:
                 found, used = await self._used(one, by_class=by_class)
             except SapwoodError as error:
@@ -62,10 +62,6 @@ class AdminSpending:
             "unread": unread,
         }
 
-    def _roots(self) -> Iterable[Address]:
-        roots = {*roots_in(self._node.folder), *self._node.trees}
-        return sorted((root for root in roots if self._node.owns(root)), key=str)
-
     async def _used(self, address: Address, *, by_class: bool) -> tuple[Address, Totals]:
         await asyncio.sleep(0)  # other agents have their turn
         tree, found, stem = await self._lookup.find(address)
@@ -74,6 +70,12 @@ class AdminSpending:
         if not by_class:
             return found, {("", model): spent for model, spent in totals.items()}
         return found, _by_class(tree, found, totals)
+
+
+def roots_of(node: Node) -> list[Address]:
+    """Return the trees that a node runs, sorted."""
+    roots = {*roots_in(node.folder), *node.trees}
+    return sorted((root for root in roots if node.owns(root)), key=str)
 
 
 def _by_class(tree: Tree, address: Address, totals: Mapping[str, Spent]) -> Totals:

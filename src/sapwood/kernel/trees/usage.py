@@ -21,8 +21,10 @@ from sapwood.address import Address
 from sapwood.errors import Path, SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.durability.slices import Slices
+from sapwood.kernel.marshal.call import current
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.trees.budgets import NANO, Budget, Extensible, ModelRequest, budgets_of
+from sapwood.kernel.trees.hourly_usage import Hour, HourlyUsage
 from sapwood.kernel.trees.limit_extensions import LimitExtensions, period_of
 from sapwood.kernel.trees.period_usage import PeriodTotal, PeriodUsage
 from sapwood.kernel.trees.tree_index import TreeIndex
@@ -130,6 +132,7 @@ class UsageMeter(TreeIndex):
         super().__init__(root, slices, gate)
         self._reserved: set[Reservation] = set()
         self._periods = PeriodUsage(root)
+        self.hours = HourlyUsage(root)
         self.extensions = LimitExtensions(root, slices, gate)
         """What people have allowed beside the limits."""
 
@@ -186,6 +189,9 @@ class UsageMeter(TreeIndex):
             *(value for row in rows for value in row),
         )
         self._add_to_periods(actor, spent)
+        call = current.get()
+        user = None if call is None else call.user
+        self.hours.add(Hour.at(actor.host.clock.now(), actor.address.type, model, user), spent)
         self._commit_before(actor.database)  # no process corrects it once the turn is over
 
     def _warn(self, actor: Actor, spent: Spent) -> None:
