@@ -7,8 +7,10 @@ back is known. The code is stored before it is exchanged. If a crash loses the a
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -42,6 +44,9 @@ TIMEOUT = 20.0
 EARLY = 30.0
 """Seconds before its end at which a token is refreshed."""
 NEEDS = "It wants a user to sign in, which needs Settings(public_url=…) and Settings(secret_keys=…)."
+
+
+T = TypeVar("T")
 
 
 class SignIn(msgspec.Struct):
@@ -80,6 +85,22 @@ class SignIns:
         self._servers = actor.of(McpServers)
         self._seal = actor.of(Seal)
         self._locks: dict[int, asyncio.Lock] = {}
+        """By server: held while its authorization server is asked."""
+
+    def configure(self, row: ServerRow, given: Secrets) -> None:
+        """Store what code says of a server. Its tokens are kept unless they depend on something that has changed."""
+        try:
+            before = self.secrets(row)
+        except UnreadableSecrets:
+            before = Secrets()
+        named = None if before.client is None or before.client.issuer is not None else before.client
+        is_same = (given.client, given.redirect_url) == (named, before.redirect_url)
+        if is_same and not _has_authorization(given.headers):
+            given = Secrets(given.headers, before.client, before.server, before.tokens, before.redirect_url)
+        else:
+            self._forget(row.number)
+        if given != before:
+            self.store(row.number, given, status="connecting")
 
     def secrets(self, row: ServerRow) -> Secrets:
         """Return the secrets of a server. Raises `UnreadableSecrets` if no key opens them."""
@@ -109,7 +130,7 @@ class SignIns:
         Otherwise a sign-in has begun. Raises `Refused` if there can be none.
         """
         secrets = self.secrets(row)
-        if "authorization" in {name.lower() for name in secrets.headers}:
+        if _has_authorization(secrets.headers):
             raise Refused("It does not accept the token that it was added with.")
         tokens = secrets.tokens
         is_step_up = field_of(error.challenge, "error") == "insufficient_scope"
@@ -118,12 +139,14 @@ class SignIns:
                 return True  # it was refreshed meanwhile
             if await self._refreshed(row, tokens, endpoint) is not None:
                 return True
-        await self._begin(row, error.challenge, endpoint)
-        return False
+        return await self._begin(row.number, error.challenge, endpoint) and may_refresh
 
     async def _refreshed(self, row: ServerRow, old: Tokens, endpoint: Endpoint) -> Tokens | None:
         """Return new tokens for old ones; `None` if only a user can get new ones."""
-        async with self._locks.setdefault(row.number, asyncio.Lock()):
+        return await self._to_its_end(self._refresh, row, old, endpoint)
+
+    async def _refresh(self, row: ServerRow, old: Tokens, endpoint: Endpoint) -> Tokens | None:
+        async with self._lock(row.number):
             now = self._servers.numbered(row.number)
             if now is None:
                 return None
@@ -148,40 +171,43 @@ class SignIns:
             await self._actor.leave()  # a refresh token is often valid once: the new one must not be lost
             return secrets.tokens
 
-    async def _begin(self, row: ServerRow, challenge: str, endpoint: Endpoint) -> None:
-        """Begin a sign-in, unless one waits for its user already."""
-        pending = self._open(row.number)
-        if pending is not None and (row.status == "signing_in" or pending.code is not None):
-            return
-        settings = self._actor.host.settings
-        secrets = self.secrets(row)
-        if not settings.secret_keys or not (settings.public_url or secrets.redirect_url):
-            raise Refused(NEEDS)
-        redirect_url = secrets.redirect_url or self._callback()
-        granted = None if secrets.tokens is None else secrets.tokens.scopes
-        async with in_words("The sign-in", TIMEOUT):
-            oauth = OAuth(endpoint)
-            server = await oauth.discovered(challenge, granted)
-            client = secrets.client
-            if client is None or client.issuer not in (None, server.issuer):
-                client = await oauth.registered(server, redirect_url, str(self._actor.address))
-        self._actor.check_live()
-        if self._servers.numbered(row.number) is None:
-            return
-        secrets.client, secrets.server, secrets.tokens = client, server, None
-        state, verifier = new_id(self._actor.host.random, 32), new_id(self._actor.host.random, 48)
-        sign_in = SignIn(server, client, redirect_url, verifier)
-        self._forget(row.number)
-        self._actor.database.execute(
-            "INSERT INTO sapwood_mcp_sign_ins VALUES (?, ?, ?, ?)",
-            _hash(state),
-            row.number,
-            self._seal.seal(sign_in, _sign_in_of(row.number)),
-            self._actor.host.clock.now(),
-        )
-        url = sign_in_url(server, client, redirect_url, state, verifier)
-        self.store(row.number, secrets, status="signing_in", sign_in_url=url, error=None, next_try_at=None)
+    async def _begin(self, number: int, challenge: str, endpoint: Endpoint) -> bool:
+        """Begin a sign-in, unless one waits for its user. Return whether the server has other secrets by now."""
+        async with self._lock(number):
+            row, pending = self._servers.numbered(number), self._open(number)
+            if row is None or (pending is not None and (row.status == "signing_in" or pending.code is not None)):
+                return False
+            settings = self._actor.host.settings
+            secrets = self.secrets(row)
+            if not settings.secret_keys or not (settings.public_url or secrets.redirect_url):
+                raise Refused(NEEDS)
+            redirect_url = secrets.redirect_url or self._callback()
+            granted = None if secrets.tokens is None else secrets.tokens.scopes
+            async with in_words("The sign-in", TIMEOUT):
+                oauth = OAuth(endpoint)
+                server = await oauth.discovered(challenge, granted)
+                client = secrets.client
+                if client is None or client.issuer not in (None, server.issuer):
+                    client = await oauth.registered(server, redirect_url, str(self._actor.address))
+            self._actor.check_live()
+            now = self._servers.numbered(number)
+            if now is None or now.secrets != row.secrets:
+                return now is not None  # code has removed it, or added it with others
+            secrets.client, secrets.server, secrets.tokens = client, server, None
+            state, verifier = new_id(self._actor.host.random, 32), new_id(self._actor.host.random, 48)
+            sign_in = SignIn(server, client, redirect_url, verifier)
+            self._forget(number)
+            self._actor.database.execute(
+                "INSERT INTO sapwood_mcp_sign_ins VALUES (?, ?, ?, ?)",
+                _hash(state),
+                number,
+                self._seal.seal(sign_in, _sign_in_of(number)),
+                self._actor.host.clock.now(),
+            )
+            url = sign_in_url(server, client, redirect_url, state, verifier)
+            self.store(number, secrets, status="signing_in", sign_in_url=url, error=None, next_try_at=None)
         await self._actor.leave()
+        return False
 
     def _callback(self) -> str:
         settings = self._actor.host.settings
@@ -224,32 +250,45 @@ class SignIns:
 
     async def end(self, number: int, endpoint: Endpoint) -> None:
         """Exchange the code of a sign-in for tokens. A code that is no longer valid is forgotten."""
-        sign_in = self._open(number)
-        if sign_in is None or sign_in.code is None:
-            return
-        form = {
-            "grant_type": "authorization_code",
-            "code": sign_in.code,
-            "redirect_uri": sign_in.redirect_url,
-            "code_verifier": sign_in.verifier,
-        }
-        await self._actor.leave()
-        try:
-            async with in_words(origin_of(sign_in.server.issuer), TIMEOUT):
-                now = self._actor.host.clock.now()
-                tokens = await OAuth(endpoint).exchanged(sign_in.server, sign_in.client, form, now)
-        except GrantRefused:
+        if self.is_ending(number):
+            await self._actor.leave()
+            await self._to_its_end(self._end, number, endpoint)
+
+    async def _end(self, number: int, endpoint: Endpoint) -> None:
+        async with self._lock(number):
+            sign_in = self._open(number)
+            if sign_in is None or sign_in.code is None:
+                return  # another caller has exchanged it
+            form = {
+                "grant_type": "authorization_code",
+                "code": sign_in.code,
+                "redirect_uri": sign_in.redirect_url,
+                "code_verifier": sign_in.verifier,
+            }
+            try:
+                async with in_words(origin_of(sign_in.server.issuer), TIMEOUT):
+                    now = self._actor.host.clock.now()
+                    tokens = await OAuth(endpoint).exchanged(sign_in.server, sign_in.client, form, now)
+            except GrantRefused:
+                self._actor.check_live()
+                self._forget(number)
+                return
             self._actor.check_live()
-            self._forget(number)
-            return
-        self._actor.check_live()
-        row = self._servers.numbered(number)
-        if row is not None:
-            secrets = self.secrets(row)
-            secrets.client, secrets.server = sign_in.client, sign_in.server
-            secrets.tokens = msgspec.structs.replace(tokens, scopes=tokens.scopes or sign_in.server.scopes)
-            self._forget(number)
-            self.store(number, secrets)
+            row = self._servers.numbered(number)
+            if row is not None and self.is_ending(number):
+                secrets = self.secrets(row)
+                secrets.client, secrets.server = sign_in.client, sign_in.server
+                secrets.tokens = msgspec.structs.replace(tokens, scopes=tokens.scopes or sign_in.server.scopes)
+                self._forget(number)
+                self.store(number, secrets)
+
+    def _lock(self, number: int) -> asyncio.Lock:
+        return self._locks.setdefault(number, asyncio.Lock())
+
+    async def _to_its_end(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run a function to its end, though its caller may be cancelled: its answer comes only once."""
+        _, reply = self._actor.handle("mcp", functools.partial(function, *arguments))
+        return await asyncio.shield(reply)
 
     def is_ending(self, number: int) -> bool:
         """Return whether a user has come back, and the code was not exchanged yet."""
@@ -279,6 +318,10 @@ class SignIns:
 
     def _forget(self, number: int) -> None:
         self._actor.database.execute("DELETE FROM sapwood_mcp_sign_ins WHERE server = ?", number)
+
+
+def _has_authorization(headers: Mapping[str, str]) -> bool:
+    return any(name.lower() == "authorization" for name in headers)
 
 
 def secrets_of(number: int) -> str:

@@ -86,7 +86,7 @@ class AgentMcp:
         else:
             row = self._servers.set(before.number, **options) or before
         if secrets != Secrets():
-            self._actor.of(SignIns).store(row.number, secrets, status="connecting")
+            self._actor.of(SignIns).configure(row, secrets)
         await self._connections.refresh(only=name, is_forced=True)
         return self.get(name)
 
