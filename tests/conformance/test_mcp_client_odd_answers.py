@@ -57,7 +57,7 @@ def result(text: str) -> Any:
         ("server/discover", raw(f'{{"id": ID, "error": {{"code": {HUGE}}}}}'), "Method not found"),
         ("initialize", result('{"protocolVersion": []}'), "revision ''"),
         ("initialize", result('{"protocolVersion": {}}'), "revision ''"),
-        ("tools/list", raw("", 302, location="http://["), "redirects"),
+        ("tools/list", raw("", 302, location="http://["), "as expected"),
         ("tools/list", raw("", 401, www_authenticate='Bearer resource_metadata="http://["'), "as expected"),
         ("tools/list", raw("", 401, www_authenticate='Bearer resource_metadata="http://a:b/"'), "InvalidURL"),
         ("tools/list", raw(f"retry: {HUGE}\ndata: {{}}\n\n", content_type="text/event-stream"), "ended the response"),
@@ -131,3 +131,19 @@ async def test_a_refusal_with_odd_values_is_a_refusal(answer: Any) -> None:
         await user.add(url)
         with pytest.raises(Refused):
             await user.use()
+
+
+async def test_what_is_secret_in_a_url_is_not_shown_if_a_server_redirects() -> None:
+    server = RemoteServer()
+
+    async def elsewhere(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 307, "", location=f"http://user:word@other.example.com{asked.path}")
+
+    server.raw["server/discover"] = elsewhere
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        client = await one.join("/agents/odd-user/u")
+        added = await (await one.world.get_agent(OddUser, "u")).add(f"{url}?key=very-secret")
+        assert added.error is not None
+        assert "'http://other.example.com/mcp'" in added.error
+        frame = await client.until(lambda frame: "other.example.com" in str(frame))
+        assert "very-secret" not in str(frame)

@@ -236,7 +236,7 @@ class McpServers:
         told = {
             row.name: frames.McpServerState(
                 row.name,
-                _without_secrets(row.url),
+                without_secrets(row.url),
                 row.sign_in_url if may_act and agent is self._actor else None,
                 "authenticating" if row.status == "signing_in" else row.status,
                 row.error,
@@ -266,7 +266,7 @@ def _with_descendants(actor: Actor) -> Iterator[Actor]:
         left.extend(one.children.values())
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
     """Return a URL without what may be a key in it."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urljoin
 
 import msgspec
 
+from sapwood.capabilities.mcp_servers import without_secrets
 from sapwood.errors import InvalidResult, Refused, Unavailable, UsageError
 from sapwood.mcp_client.headers import NAMED, encoded
 from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
@@ -217,9 +219,10 @@ class McpHttp:
                     url = to
                     continue
                 if response.is_redirect:
+                    where = without_secrets(urljoin(url, response.headers.get("location", "")))
                     raise Refused(
-                        f"The server redirects to {cleaned(response.headers.get('location'), SHOWN)!r}. Add it with "
-                        "that URL if it is the right one."
+                        f"The server redirects to {cleaned(where, SHOWN)!r}. Add it with that URL if it is the right "
+                        "one."
                     )
                 await _check_status(response, body)
                 yield response
