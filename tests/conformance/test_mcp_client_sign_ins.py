@@ -46,6 +46,9 @@ class Signing(Agent):
     async def use(self) -> Any:
         return await self.mcp.call("bank", "pay", {})
 
+    async def drop(self) -> bool:
+        return await self.mcp.remove("bank")
+
     async def complete(self, url: str) -> McpServer:
         return await self.mcp.complete_sign_in(url)
 
@@ -357,6 +360,28 @@ async def test_code_can_take_the_answer_at_a_page_of_its_own() -> None:
             await agent.complete(back)
 
 
+async def test_a_client_that_code_has_named_is_not_sent_to_another_authorization_server() -> None:
+    bank, thief = Bank(), Bank()
+    known = {"client_id": "known", "client_secret": "very secret"}
+
+    async def stolen(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 200, {"resource": bank.url, "authorization_servers": [thief.origin]})
+
+    async with served(app(), **LOCAL) as one, bank.serving() as url, thief.serving():
+        agent = await signing(one)
+        server = await agent.add(url, known)
+        assert server.sign_in_url is not None
+        await one.site.http(path_of(bank.allow(server.sign_in_url)))
+        assert (await ready(one)).status == "ready"
+        bank.valid.clear()
+        bank.refreshable.clear()
+        bank.raw["/.well-known/oauth-protected-resource/mcp"] = stolen
+        server = await agent.refresh()
+        assert (server.status, server.sign_in_url) == ("failed", None)
+        assert "is not sent there" in (server.error or "")
+        assert "very secret" not in repr(server)
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -417,3 +442,17 @@ async def test_a_new_key_opens_what_an_older_one_has_sealed_and_no_other_does() 
         await one.world.restart()
         with pytest.raises(Refused, match="secret_keys"):
             await (await signing(one)).use()
+
+
+async def test_a_sign_in_that_no_key_opens_any_more_begins_again() -> None:
+    bank = Bank()
+    async with served(app(), **LOCAL) as one, bank.serving() as url:
+        before = await (await signing(one)).add(url)
+        one.world.settings = replace(one.world.settings, secret_keys=("another key for the secrets of a test, long",))
+        await one.world.restart()
+        with pytest.raises(Unavailable, match="Its stored secrets cannot be opened"):
+            await (await signing(one)).use()
+        await (await signing(one)).drop()
+        server = await (await signing(one)).add(url)
+        assert server.status == "signing_in"
+        assert server.sign_in_url != before.sign_in_url

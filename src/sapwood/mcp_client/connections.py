@@ -65,7 +65,9 @@ class McpConnections:
         now = self._actor.host.clock.now()
         if row.status == "failed":
             return row.next_try_at is not None and row.next_try_at <= now
-        return row.status == "connecting" or (row.status == "ready" and row.fresh_until <= now)
+        if row.status == "signing_in":
+            return not self._sign_ins.is_begun(row.number)
+        return row.status == "connecting" or row.fresh_until <= now
 
     async def _connect(self, number: int, *, is_forced: bool) -> None:
         """Read the tools of a server; note what came of it."""

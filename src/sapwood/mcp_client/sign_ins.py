@@ -187,6 +187,7 @@ class SignIns:
                 oauth = OAuth(endpoint)
                 server = await oauth.discovered(challenge, granted)
                 client = secrets.client
+                _check_issuer(secrets, server)
                 if client is None or client.issuer not in (None, server.issuer):
                     client = await oauth.registered(server, redirect_url, str(self._actor.address))
             self._actor.check_live()
@@ -290,6 +291,10 @@ class SignIns:
         _, reply = self._actor.handle("mcp", functools.partial(function, *arguments))
         return await asyncio.shield(reply)
 
+    def is_begun(self, number: int) -> bool:
+        """Return whether a user can come back from a sign-in. If no key opens what is stored of it, another begins."""
+        return self._open(number) is not None
+
     def is_ending(self, number: int) -> bool:
         """Return whether a user has come back, and the code was not exchanged yet."""
         sign_in = self._open(number)
@@ -318,6 +323,17 @@ class SignIns:
 
     def _forget(self, number: int) -> None:
         self._actor.database.execute("DELETE FROM sapwood_mcp_sign_ins WHERE server = ?", number)
+
+
+def _check_issuer(secrets: Secrets, server: AuthorizationServer) -> None:
+    """Raise `Refused` if a client that code has named would be sent to another authorization server than before."""
+    is_named = secrets.client is not None and secrets.client.issuer is None
+    if is_named and secrets.server is not None and secrets.server.issuer != server.issuer:
+        raise Refused(
+            f"It names {cleaned(server.issuer, 300)!r} as its authorization server, and named "
+            f"{secrets.server.issuer!r} before: the client_id=… that it was added with is not sent there. If that is "
+            "right, remove the server and add it again."
+        )
 
 
 def _has_authorization(headers: Mapping[str, str]) -> bool:
