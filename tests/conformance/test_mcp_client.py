@@ -221,6 +221,7 @@ async def test_a_host_of_a_private_network_is_not_called() -> None:
     [
         ("Web", "https://example.com", {}),
         ("", "https://example.com", {}),
+        ("web_admin", "https://example.com", {}),  # or a tool "admin_x" of "web" is taken for "x" of this server
         ("web", "file:///etc/passwd", {}),
         ("web", "https://user:word@example.com/mcp", {}),
         ("web", "https://example.com:99999/", {}),

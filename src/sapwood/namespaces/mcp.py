@@ -21,7 +21,8 @@ from sapwood.mcp_client.sign_ins import Secrets, SignIns
 from sapwood.mcp_client.tool_calls import ToolCalls
 from sapwood.roles import Roles, stored_roles
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+"""Without `_`, which ends it in the names of tools: no server can have a tool with the name of another's."""
 MOST_SERVERS, LONGEST_URL, LONGEST_TIMEOUT = 32, 2048, 3600.0
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -162,7 +163,7 @@ class AgentMcp:
 def _check_address(name: object, url: object) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(
-            f"The name of an MCP server must have 1 to 32 lower-case letters, digits, '-' and '_', got {name!r}."
+            f"The name of an MCP server must have 1 to 32 lower-case letters, digits and '-', got {name!r}."
         )
     try:
         parts = urlsplit(cast("str", url))
