@@ -171,7 +171,7 @@ class AdminDoor:
                 return await self._do(endpoint, params, access, request)
             return Handoff(partial(relay_to, far, root, OPERATE, _message(endpoint, params, access)))
         if endpoint.stream is not None:
-            return await self._streamed(self._joined(far, endpoint, params, access), request)
+            return await self._streamed(self._joined(far, endpoint, params, access), access, request)
         if endpoint.merge is None:
             return await self._do(endpoint, params, access, request)
         return await self._gathered(far, endpoint, params, access)
@@ -210,7 +210,7 @@ class AdminDoor:
         """Ask all nodes that share the trees, and join what they answer."""
         assert endpoint.merge is not None
         others, message = await far.others(), _message(endpoint, params, access)
-        asking = (_collected(far.transport.open(node, OPERATE, message), endpoint.patience) for node in others)
+        asking = (collected(far.transport.open(node, OPERATE, message), endpoint.patience) for node in others)
         answers = await asyncio.gather(*asking)
         missing = [node for node, answer in zip(others, answers, strict=True) if answer is None]
         own = await self._do(endpoint, params, access)
@@ -225,16 +225,20 @@ class AdminDoor:
         self, endpoint: Endpoint[Any], params: Params, access: Access, request: Request | None = None
     ) -> Response:
         if endpoint.stream is not None:
-            return await self._streamed(self._events(endpoint, params, access), request)
+            return await self._streamed(self._events(endpoint, params, access), access, request)
         assert endpoint.answer is not None
         answer = await endpoint.answer(self._call(access), params)
         return answer if isinstance(answer, Response) else _json_response(answer)
 
-    async def _streamed(self, events: AsyncGenerator[Event, None], request: Request | None) -> Response:
-        """Return a stream, which ends soon after its token is not valid any more."""
-        return await EventStream(
-            self._node(), events, lambda: request is None or self._access(request) is not None
-        ).response()
+    async def _streamed(self, events: AsyncGenerator[Event, None], access: Access, request: Request | None) -> Response:
+        """Return a stream, which ends soon after its token is not valid any more. `None` for a request of a node."""
+
+        def is_allowed() -> bool:
+            if request is not None:
+                return self._access(request) is not None
+            return access.expires_at is None or self._node().clock.now() < access.expires_at
+
+        return await EventStream(self._node(), events, is_allowed).response()
 
     def _call(self, access: Access) -> AdminCall:
         return AdminCall(self._node(), Admin(self._node()), access)
@@ -262,14 +266,17 @@ def _json_response(answer: object) -> Response:
     )
 
 
-async def _collected(opening: Awaitable[Exchange], patience: float) -> Answer | None:
+async def collected(opening: Awaitable[Exchange], patience: float) -> Answer | None:
     """Return what another node answers; None if it does not soon enough, or cannot."""
     body = b""
     try:
         async with asyncio.timeout(patience):
             exchange = await opening
-            while (message := await exchange.receive()) is not None:
-                body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
+            try:
+                while (message := await exchange.receive()) is not None:
+                    body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
+            finally:
+                exchange.drop()  # otherwise the other node keeps the rest of a long answer for ever
     except (Unavailable, TimeoutError):
         return None
     answer = msgspec.json.decode(body, type=Answer)

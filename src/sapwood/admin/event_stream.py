@@ -127,7 +127,7 @@ def _decoded(text: bytes) -> Event | None:
 
 async def together(parts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
     """Yield the events of several sources as they come, each with the number of its source."""
-    queue: Queue[tuple[int, Event] | BaseException | None] = Queue(WAITING)
+    queue: Queue[tuple[int, Event] | Exception | None] = Queue(WAITING)
 
     async def pump(number: int, part: AsyncGenerator[Event, None]) -> None:
         try:
@@ -135,7 +135,7 @@ async def together(parts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
                 async for event in part:
                     await queue.put((number, event))
             await queue.put(None)
-        except SapwoodError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the stream must not wait for this source for ever
             await queue.put(error)
 
     tasks: list[Task[None]] = [asyncio.create_task(pump(number, part)) for number, part in enumerate(parts)]
@@ -145,7 +145,7 @@ async def together(parts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
             match await queue.get():
                 case None:
                     left -= 1
-                case BaseException() as error:
+                case Exception() as error:
                     raise error
                 case told:
                     yield told
