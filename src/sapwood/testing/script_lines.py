@@ -42,6 +42,6 @@ def calls(*lines: Line) -> Line:
     return Line(text="".join(line.text for line in lines), calls=tuple(one for line in lines for one in line.calls))
 
 
-def fails(error: BaseException) -> Line:
-    """The model request fails."""
-    return Line(error=error)
+def fails(error: BaseException, *, after: str = "") -> Line:
+    """The model request fails, perhaps after a part of the answer."""
+    return Line(text=after, error=error)

@@ -39,12 +39,14 @@ class ScriptedModel(FunctionModel):
         answered = [message for message in messages if message.kind == "response"]
         at = len(answered) if self._each else len(self.asked) - 1
         line = self.lines[min(at, len(self.lines) - 1)]
-        if line.error is not None:
+        if line.error is not None and not line.text:
             raise line.error
         return line
 
     async def _answer(self, messages: list[ModelMessage], info: Any) -> ModelResponse:
         line = self._next(messages)
+        if line.error is not None:
+            raise line.error
         calls = [ToolCallPart(name, arguments, id or _new_id()) for name, arguments, id in line.calls]
         return ModelResponse(parts=[*([TextPart(line.text)] if line.text else []), *calls])
 
@@ -60,6 +62,8 @@ class ScriptedModel(FunctionModel):
             for at, (name, arguments, given) in enumerate(line.calls):
                 text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
                 yield {at: DeltaToolCall(name=name, json_args=text, tool_call_id=given or _new_id())}
+            if line.error is not None:
+                raise line.error
             if line.stalls:
                 self.is_stalled = True
                 await asyncio.Event().wait()
