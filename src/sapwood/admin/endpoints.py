@@ -21,6 +21,7 @@ from sapwood.admin.schema import SCHEMA
 from sapwood.admin.session import SESSION
 from sapwood.admin.slow import SLOW
 from sapwood.admin.transcript import TRANSCRIPT
+from sapwood.admin.turn_tests import RECORD
 from sapwood.admin.watch import WATCH
 
 ALL: tuple[Endpoint[Any], ...] = (
@@ -37,6 +38,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     WORKS,
     SPANS,
     ASKED,
+    RECORD,
     SCHEMA,
     SLOW,
     LOGS,

@@ -26,6 +26,7 @@ from sapwood.cli.cluster import cluster
 from sapwood.cli.explain import explain
 from sapwood.cli.mcp_command import mcp
 from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Studio, Target, whole_number
+from sapwood.cli.record_command import record
 from sapwood.cli.serve_options import ServeOptions
 from sapwood.cli.shell import interact
 from sapwood.cli.terminal import error_line, say
@@ -172,6 +173,7 @@ for command in (
     agent_commands.runs,
     spending_command.spending,
     explain,
+    record,
     agent_commands.release,
     backup_commands.backup,
     backup_commands.restore,

@@ -74,13 +74,18 @@ def ask_or_open(
     return _alone(data, here)
 
 
+def answer_of(data: str, what: str, **asked: Any) -> dict[str, Any]:
+    """Return what an endpoint answers: of the server of a data folder, or on the folder if no server runs."""
+    return ask_or_open(data, what, functools.partial(_answer_here, what, asked), **asked)
+
+
 def rows(data: str, what: str, most: int, **asked: Any) -> list[dict[str, Any]]:
     """Return the rows of all pages of an endpoint, and at most a few more than so many."""
     found: list[dict[str, Any]] = []
     after: str | None = None
     while not found or (after is not None and len(found) <= most):
         params = asked | {"after": after, "limit": MAX_LIMIT}
-        page = ask_or_open(data, what, functools.partial(_answer_here, what, params), **params)
+        page = answer_of(data, what, **params)
         found += page["rows"]
         if (after := page["next"]) is None:
             break

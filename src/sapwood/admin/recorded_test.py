@@ -1,0 +1,145 @@
+"""A pytest file that repeats a turn: the model is scripted, and the tools return what they returned then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sapwood.address import Address, kebab
+from sapwood.admin.app_origin import Origin, import_lines
+from sapwood.admin.literal import WIDTH, Group, Item, Node, Text, call_of, code, functions_of, literal, plain, quoted
+from sapwood.admin.turn_script import TurnScript
+
+LONGEST_NAME = 60
+UNANSWERED = "This test cancels the turn: it completed while a tool call waited for an answer"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTest:
+    """A test that repeats a turn."""
+
+    script: TurnScript
+    expected_text: str
+    address: Address
+    origin: Origin
+    version: str
+    deps: Origin | None = None
+    debounces: bool = False
+    """Whether the class waits for further messages before it answers."""
+    notes: Sequence[str] = ()
+    """What the test leaves out, as sentences without a full stop."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return f"{self._function}.py"
+
+    @property
+    def _function(self) -> str:
+        words = f"test {kebab(self.address.segments[-1].type)} {self.script.copy.id}"
+        return re.sub(r"[^a-zA-Z0-9]+", "_", words)[:LONGEST_NAME].strip("_").lower()
+
+    def text(self) -> str:
+        """Return the file."""
+        lines = [*self._docstring(), "", *self._imports(), "", "", f"async def {self._function}() -> None:"]
+        return "\n".join([*lines, *self._setup(), *self._turn(), "", *self._checks(), ""])
+
+    def _docstring(self) -> Iterator[str]:
+        day = datetime.fromtimestamp(self.script.copy.ended_at, UTC).strftime("%Y-%m-%d")
+        what = f"The turn {plain(self.script.copy.id)} of {plain(str(self.address))}, {day}, sapwood {self.version}."
+        notes = [*self.notes, *([UNANSWERED] if self.script.is_unanswered else [])]
+        if not notes:
+            yield f'"""{what}"""'
+            return
+        yield f'"""{what}'
+        yield ""
+        yield from (f"{plain(note)}." for note in notes)
+        yield '"""'
+
+    def _imports(self) -> Iterator[str]:
+        if self.deps is not None:
+            yield from ("from unittest.mock import NonCallableMock", "")
+        if self.script.output is not None:
+            yield "from pydantic_core import to_jsonable_python"
+        yield "from sapwood import App"
+        nodes = [self.script.model, *([self.script.tools] if self.script.calls else [])]
+        used = {name.partition(".")[0] for node in nodes for name in functions_of(node)} - {"RuntimeError"}
+        names = sorted(used | {"running"}, key=_as_sorted)
+        line = f"from sapwood.testing import {', '.join(names)}"
+        yield from (
+            [line] if len(line) <= WIDTH else ["from sapwood.testing import (", *(f"    {one}," for one in names), ")"]
+        )
+        yield ""
+        yield from import_lines(*(one for one in (self.origin, self.deps) if one is not None))
+
+    def _setup(self) -> Iterator[str]:
+        yield _statement("model = ", self.script.model)
+        if self.script.output is not None:
+            yield _statement("output = ", self.script.output)
+        if self.script.calls:
+            yield _statement("tools = ", self.script.tools)
+        if self.script.copy.before:
+            yield _statement("before = ", literal(self.script.copy.before))
+
+    def _turn(self) -> Iterator[str]:
+        cls, name = self.origin.name, quoted(self.address.segments[-1].name)
+        deps: dict[str, Node] = {}
+        if self.deps is not None:
+            deps["deps"] = call_of("NonCallableMock", spec=self.deps.name)
+        replaced: dict[str, Node] = {"models": _by_class(cls, "model")}
+        if self.script.calls:
+            replaced["tools"] = _by_class(cls, "tools")
+        app = call_of("App", **{"agents": Group("[", [Item(cls)], "]"), **deps})
+        yield _statement("async with ", call_of("running", app, **replaced), " as world:")
+        yield f"        agent = await world.get_agent({cls}, {name})"
+        if self.script.copy.before:
+            yield "        await world.put_messages(agent, before)"
+        yield ""
+        asked = self.script.copy.asked
+        is_text = len(asked) == 1 and len(asked[0]["parts"]) == 1
+        message = literal(asked[0]["parts"][0]["text"] if is_text else asked)
+        stalled = "model" if self.script.stalls_in_model else "tools" if self.script.stalls_in_tools else None
+        if stalled is None and not self.debounces:
+            yield _statement("turn = await ", call_of("agent.send", message), indent=8)
+        else:
+            yield _statement("turn = await ", call_of("agent.turns.start", message), indent=8)
+            if self.debounces:
+                yield f"        await world.clock.advance({cls}.debounce)"
+            if stalled is not None:
+                yield f"        await world.until(lambda: {stalled}.is_stalled)"
+                yield "        await agent.turns.cancel()"
+            yield "        turn = await agent.turns.wait(turn.id)"
+        for step in self.script.copy.steps:
+            if step.continues:
+                yield "        turn = await agent.turns.continue_last()"
+
+    def _checks(self) -> Iterator[str]:
+        text = Text(self.expected_text)
+        both = Group("(", [Item(Text(self.script.status)), Item(text)], ")")
+        if "\n" not in (line := _statement("assert (turn.status, turn.text) == ", both)):
+            yield line
+        else:
+            yield _statement("assert turn.status == ", Text(self.script.status))
+            yield _statement("assert turn.text == ", text)
+        if self.script.output is not None:
+            yield "    assert to_jsonable_python(turn.output) == output"
+        elif (output := self.script.scalar_output) is not None:
+            is_one = output in ("None", "True", "False")
+            yield _statement(f"assert turn.output {'is' if is_one else '=='} ", output)
+        if self.script.calls:
+            yield _statement("assert tools.calls == ", self.script.calls_made)
+
+
+def _statement(begin: str, node: Node, end: str = "", *, indent: int = 4) -> str:
+    return " " * indent + begin + code(node, indent=indent, used=indent + len(begin) + len(end)) + end
+
+
+def _by_class(cls: str, value: str) -> Node:
+    return Group("{", [Item(value, f"{cls}: ")], "}")
+
+
+def _as_sorted(name: str) -> tuple[bool, str]:
+    """Return the place of a name in an import: classes first."""
+    return name[0].islower(), name

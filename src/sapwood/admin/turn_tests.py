@@ -1,0 +1,140 @@
+"""`record`: a turn of a chat agent as a pytest file."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.admin.agent_lookup import MOST_ROWS
+from sapwood.admin.app_origin import deps_origin, origin_of, unknown_origin
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
+from sapwood.admin.recorded_test import RecordedTest
+from sapwood.admin.redacted_turn import RedactedTurn
+from sapwood.admin.turn_script import TurnScript
+from sapwood.chat.store.turn_copies import TurnCopy, turn_copy
+from sapwood.errors import InvalidArguments, NotFound, UnknownAgent
+from sapwood.kernel.marshal.agent_class import AgentClass, resolve
+from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.trees.tree import Tree
+from sapwood.storage.database import Database
+
+DECIDED = {
+    "approved": "approved",
+    "denied": "denied",
+    "done": "answered by the client",
+    "failed": "failed in the client",
+}
+"""What a person or a client did with a tool call, by the kind of the decision."""
+
+
+class OneTurn(OneAgent):
+    turn: str
+
+
+async def _record(call: AdminCall, params: OneTurn) -> Answer:
+    address = Address.parse(params.address)
+    tree, database = await call.read(address)
+    kind = _class_of(call, tree, address)
+    copy = _copy(database, address, params.turn.removeprefix("run "), kind)
+    records = _Records.read(call, database, copy)
+    redacted = RedactedTurn(call.content)
+    shown = redacted.of(copy)
+    said = "".join(step.text for step in copy.steps)
+    error = records.model_error(copy)
+    calls = records.call_comments(redacted)
+    test = RecordedTest(
+        TurnScript(shown, error, records.step_comments(has_failed=error is not None), calls),
+        "".join(step.text for step in shown.steps) if said == copy.text else shown.text,
+        address,
+        unknown_origin(address.type) if kind is None else origin_of(kind.cls),
+        version("sapwood"),
+        deps=None if kind is None else deps_origin(kind),
+        debounces=kind is not None and getattr(kind.cls, "concurrency", None) == "debounce",
+        notes=[*(f"Redacted: {one}" for one in redacted.changed), *(f"Not copied: {one}" for one in shown.missing)],
+    )
+    return {"file": test.file, "text": test.text()}
+
+
+def _class_of(call: AdminCall, tree: Tree, address: Address) -> AgentClass | None:
+    """Return the class of an agent; `None` without the app."""
+    try:
+        return tree.kinds.get(address.type) or resolve(address.type, call.node.roots)
+    except UnknownAgent:
+        return None
+
+
+def _copy(database: Database, address: Address, turn: str, kind: AgentClass | None) -> TurnCopy:
+    copy = turn_copy(database, turn)
+    if copy is None:
+        raise NotFound(f"{address} has no turn {turn!r}.", path=address.segments)
+    if isinstance(copy, str):
+        why = "it did not begin" if copy in ("skipped", "cancelled") else "wait until it has ended"
+        raise InvalidArguments(f"The turn {turn!r} of {address} is {copy}: {why}.")
+    if kind is not None and kind.overrides("respond"):
+        raise InvalidArguments(f"{kind.cls.__name__} answers in respond(), so there is no model to script.")
+    if not copy.steps and copy.status == "completed":
+        raise InvalidArguments(f"The turn {turn!r} of {address} completed without a model, so there is none to script.")
+    if not copy.asked:
+        raise InvalidArguments(f"The message that the turn {turn!r} of {address} answers is deleted.")
+    if any(step.continues for step in copy.steps) and copy.status != "completed":
+        raise InvalidArguments(f"The turn {turn!r} of {address} was continued and then {copy.status}.")
+    return copy
+
+
+class _Records(NamedTuple):
+    """What is recorded of a turn beside the conversation."""
+
+    spans: list[dict[str, Any]]
+    decisions: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, call: AdminCall, database: Database, copy: TurnCopy) -> _Records:
+        reads, ids = call.node.read_models, {one.id for step in copy.steps for one in step.calls}
+        decisions = reads.decisions(database, MOST_ROWS) or []
+        return cls(
+            reads.spans(database, str(WorkId.run(copy.id)), MOST_ROWS),
+            [one for one in decisions if one["question"] in ids and one["kind"] in DECIDED],
+        )
+
+    def model_error(self, copy: TurnCopy) -> str | None:
+        """Return with what the last request to the model failed; `None` if it did not."""
+        if copy.status != "failed":
+            return None
+        requests = [one for one in self.spans if one["kind"] == "step" and one["step"] is not None]
+        if requests:
+            last = requests[-1]
+            return str(last["facts"].get("error", "failed")) if last["status"] in ("failed", "interrupted") else None
+        # Nothing is recorded. Without an answer to the last message or result, it was the model.
+        return "failed" if not copy.steps or copy.steps[-1].calls or copy.steps[-1].is_cut else None
+
+    def step_comments(self, *, has_failed: bool) -> dict[int, str]:
+        """Return the attempts that steps needed, by the numbers of the steps; not the one that ended the turn."""
+        found: dict[int, list[str]] = {}
+        requests = [one for one in self.spans if one["kind"] == "step" and one["step"] is not None]
+        for one in requests[:-1] if has_failed else requests:
+            if one["status"] in ("failed", "interrupted"):
+                why = one["facts"].get("error")
+                how = one["status"] if why is None else f"{one['status']} ({why})"
+                found.setdefault(one["step"], []).append(f"attempt {one['attempt']} {how}")
+        return {step: ", ".join(attempts) for step, attempts in found.items()}
+
+    def call_comments(self, redacted: RedactedTurn) -> dict[str, str]:
+        """Return what is recorded of tool calls, by their ids."""
+        found: dict[str, list[str]] = {}
+        for one in self.spans:
+            if one["kind"] == "tool" and one["attempt"] > 1:
+                found.setdefault(one["facts"].get("key", ""), []).append(f"attempt {one['attempt']}")
+        for one in self.decisions:
+            what = DECIDED[one["kind"]]
+            if one["kind"] == "approved" and one["arguments"] is not None:
+                given = msgspec.json.decode(one["arguments"])
+                shown = redacted.value("arguments", given, f"the arguments of {one['tool']} that a person wrote")
+                what = f"approved with {msgspec.json.encode(shown).decode()}"
+            found.setdefault(one["question"], []).append(what)
+        return {id: ", ".join(dict.fromkeys(notes)) for id, notes in found.items()}
+
+
+RECORD = Endpoint("record", "content", OneTurn, _record)

@@ -1,0 +1,52 @@
+"""`sapwood record` copies a turn of a running server as a test, which pytest runs as it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.command import PATIENCE, said_by, sapwood, serving
+
+BAKERY = Path(__file__).parents[2] / "examples/bakery.py"
+
+
+def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.slow
+def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
+    shutil.copy(BAKERY, tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\npythonpath = .\n")
+    with serving(tmp_path, "serve", "bakery:app") as server:
+        turn = json.loads(said_by(tmp_path, "call", "Bakery:corner", "send", '"Do you have rye bread?"'))["id"]
+
+        written = sapwood(tmp_path, "record", "Bakery:corner", turn, "--out", "tests")
+        again = sapwood(tmp_path, "record", "Bakery:corner", turn, "--out", "tests")
+        unknown = sapwood(tmp_path, "record", "Bakery:corner", "other")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(PATIENCE)
+
+    (file,) = (tmp_path / "tests").iterdir()
+    assert written.stderr == f"Wrote tests/{file.name}.\n"
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"error: 'tests/{file.name}' exists already. Choose another name.\n",
+    )
+    assert unknown.stderr == "error: Bakery:corner has no turn 'other'.\n"
+    assert "from bakery import Bakery\n" in file.read_text()
+    assert "There are 12 loaves of rye." in file.read_text()
+    found = pytest_of(tmp_path)
+    assert found.stdout.splitlines()[-1].startswith("1 passed"), found.stdout + found.stderr
+
+    offline = said_by(tmp_path, "record", "Bakery:corner", turn)
+    assert "from app import Bakery  # without the running app it is not known" in offline
+    file.write_text(file.read_text().replace('bread="rye"', 'bread="wheat"', 1))
+    assert pytest_of(tmp_path).stdout.splitlines()[-1].startswith("1 failed")
