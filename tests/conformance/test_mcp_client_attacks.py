@@ -229,7 +229,7 @@ async def test_a_tool_takes_no_name_of_the_agent_of_its_output_or_of_another_ser
     names = ("own", "greet", "harm", "_b_harm", "web_greet", "result")
     servers = {
         "bad": RemoteServer([tool(name) for name in names]),
-        "bad_web": RemoteServer([tool("greet")]),
+        "bad-web": RemoteServer([tool("greet")]),
         "final": RemoteServer([tool("result"), tool("word")]),
     }
     async with asyncio.timeout(patience()), served(app(), **LOCAL) as one:
@@ -241,6 +241,7 @@ async def test_a_tool_takes_no_name_of_the_agent_of_its_output_or_of_another_ser
         "bad__b_harm",
         "bad_result",
         "bad_web_greet",
+        "bad-web_greet",
         "final_word",
     }
     assert seen["bad_own"].description == "Return a word of the agent itself."

@@ -330,7 +330,7 @@ def _check_issuer(secrets: Secrets, server: AuthorizationServer) -> None:
     is_named = secrets.client is not None and secrets.client.issuer is None
     if is_named and secrets.server is not None and secrets.server.issuer != server.issuer:
         raise Refused(
-            f"It names {cleaned(server.issuer, 300)!r} as its authorization server, and named "
+            f"It names {line_of(server.issuer, 300)!r} as its authorization server, and named "
             f"{secrets.server.issuer!r} before: the client_id=… that it was added with is not sent there. If that is "
             "right, remove the server and add it again."
         )
