@@ -26,6 +26,8 @@ from sapwood.mcp_client.tool_lists import listed
 
 log = logging.getLogger(__name__)
 
+ID_BITS = 40
+"""Of the first id of an exchange: every JSON parser reads such a number exactly."""
 CONNECT = 15.0
 """Seconds for the list of a server's tools: a turn may wait for it."""
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0
@@ -186,7 +188,7 @@ class McpConnections:
             "An operator can allow it with Settings(mcp_private_hosts=…).",
             self._actor.host.settings.mcp_private_hosts,
         )
-        return Endpoint(row.url, {}, rules, row.timeout)
+        return Endpoint(row.url, {}, rules, row.timeout, self._actor.host.random.getrandbits(ID_BITS))
 
 
 def host_of(row: ServerRow) -> str:

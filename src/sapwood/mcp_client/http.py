@@ -6,7 +6,7 @@ A connection lasts for one exchange. So there is no session that can be dead, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
@@ -36,6 +36,8 @@ UNSUPPORTED_VERSION, METHOD_NOT_FOUND = -32022, -32601
 RECONNECTS = 5
 """How often a stream is continued that ended before its answer."""
 RECONNECT_AFTER, LONGEST_RECONNECT = 1.0, 30.0
+OPENING = 2.0
+"""Seconds to wait at most until a stream of a server is open."""
 EVENT_BYTES, STREAM_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
 """Of one event, and of all events of one response: a call that lasts long may report much progress."""
 SHOWN = 300
@@ -55,6 +57,8 @@ class Endpoint:
     rules: HostRules
     timeout: float
     """Seconds of the whole exchange."""
+    first_id: int = 0
+    """The ids of the requests follow this number: a call that is sent again after a question has another id."""
 
 
 class McpHttp:
@@ -65,7 +69,7 @@ class McpHttp:
         self._asked = asked
         self._client: httpx2.AsyncClient | None = None
         self._session: str | None = None
-        self._number = 0
+        self._number = endpoint.first_id
         self.protocol: str | None = None
         """The revision that both speak."""
         self.about: dict[str, Any] = {}
@@ -96,15 +100,24 @@ class McpHttp:
     async def _discover(self) -> None:
         self.protocol = MODERN
         try:
-            about = await self.request("server/discover", {})
+            about = await self._about()
         except RpcFailed as error:
-            if error.number == UNSUPPORTED_VERSION and not _names_legacy(error.data):
+            if error.number == UNSUPPORTED_VERSION and not _names(error.data, KNOWN):
                 raise
             self.protocol = None
             return
         versions = about.get("supportedVersions")
         self.protocol = MODERN if isinstance(versions, list) and MODERN in versions else None
         self.about = about if self.protocol else {}
+
+    async def _about(self) -> dict[str, Any]:
+        """Return what a server says of itself. One that refuses a revision which it names is asked once more."""
+        try:
+            return await self.request("server/discover", {})
+        except RpcFailed as error:
+            if error.number != UNSUPPORTED_VERSION or not _names(error.data, {MODERN}) or _names(error.data, KNOWN):
+                raise
+            return await self.request("server/discover", {})
 
     async def _shake_hands(self) -> None:
         params = {"protocolVersion": LEGACY, "capabilities": self._capabilities(), "clientInfo": _info()}
@@ -137,7 +150,8 @@ class McpHttp:
                 headers["mcp-name"] = encoded(params[name])
             headers.update(more_headers or {})
         body = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        answer = await self._answer(body, headers)
+        async with self._listening(method):
+            answer = await self._answer(body, headers)
         error = answer.get("error")
         if isinstance(error, dict):
             told = cast("dict[str, Any]", error)
@@ -186,6 +200,38 @@ class McpHttp:
             if not last_event:
                 break
         raise Unavailable("The server ended the response before the answer.")
+
+    @asynccontextmanager
+    async def _listening(self, method: str) -> AsyncGenerator[None]:
+        """Answer what a server with a session asks beside the response, while a tool is called."""
+        if method != "tools/call" or self._session is None or self._asked is None:
+            yield
+            return
+        is_open = asyncio.Event()
+        listening = asyncio.create_task(self._listen(is_open))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(OPENING):
+                    await is_open.wait()  # what a server asks before is lost
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+    async def _listen(self, is_open: asyncio.Event) -> None:
+        """Hear what a server sends of its own accord. Many servers send nothing, and refuse this request."""
+        import httpx2
+
+        with suppress(Refused, Unavailable, InvalidResult, Unauthorized, msgspec.MsgspecError, httpx2.HTTPError):
+            try:
+                async with self._sent("GET", self._headers(), None) as response:
+                    is_open.set()
+                    if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+                        async for event in _events(response):
+                            if event.event == "message" and event.data:
+                                await self._heard(_message(event.data))
+            finally:
+                is_open.set()
 
     async def _heard(self, message: dict[str, Any]) -> None:
         """Answer a request of the server, which those of revisions with a handshake may make."""
@@ -330,9 +376,10 @@ def _same_origin(url: str, response: httpx2.Response) -> str | None:
     return str(to) if is_same and response.status_code in (307, 308) else None
 
 
-def _names_legacy(data: Any) -> bool:
+def _names(data: Any, revisions: Container[str]) -> bool:
+    """Return whether a server names one of these revisions as one that it speaks, or does not say what it speaks."""
     supported: Any = cast("dict[str, Any]", data).get("supported") if isinstance(data, dict) else None
-    return not isinstance(supported, list) or bool(KNOWN.intersection(texts_in(cast("object", supported))))
+    return not isinstance(supported, list) or any(one in revisions for one in texts_in(cast("object", supported)))
 
 
 def _info() -> dict[str, str]:
