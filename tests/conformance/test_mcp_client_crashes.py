@@ -162,6 +162,37 @@ async def test_a_question_of_a_server_waits_for_a_person_through_a_crash() -> No
         assert len(hotel.asked("tools/call")) == 2
 
 
+async def test_an_answer_that_a_crash_has_cut_off_is_sent_again_and_the_question_is_not_asked_again() -> None:
+    hotel = Hotel(idempotentHint=True)
+    go = asyncio.Event()
+
+    async def book(asked: Asked) -> dict[str, Any]:
+        if "inputResponses" not in asked.params:
+            return {"resultType": "input_required", "inputRequests": {"q": ASKS}, "requestState": "s1"}
+        hotel.begun.append(asked.params["inputResponses"])
+        await go.wait()
+        return said("booked")
+
+    hotel.answers["tools/call"] = book
+    async with served(app(), **LOCAL) as one, hotel.serving() as url:
+        desk = await desk_of(one)
+        await desk.add(url, {})
+        await desk.turns.start("book", id="m1")
+        await one.world.settled()
+        (question,) = await desk.questions.list()
+        assert await desk.questions.answer(question, {"nights": 3})
+        await until(lambda: len(hotel.begun) == 1)
+        await one.world.crash()
+        go.set()
+        desk = await desk_of(one)
+        await until(lambda: len(hotel.asked("tools/call")) == 3)
+        assert await desk.questions.list() == []
+        await desk.turns.wait("m1")
+        assert await outputs(one) == ["booked"]
+        assert hotel.begun == [{"q": {"action": "accept", "content": {"nights": 3}}}] * 2
+        assert [asked.params.get("requestState") for asked in hotel.asked("tools/call")] == [None, "s1", "s1"]
+
+
 async def test_a_question_of_a_task_is_answered_through_a_crash() -> None:
     hotel = Hotel()
     hotel.becomes_task()

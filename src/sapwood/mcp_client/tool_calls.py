@@ -52,6 +52,8 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
     asks_again: bool = False
     state: str | None = None
     round: int = 0
+    answers: dict[str, Any] = {}
+    """What a person has answered: it is sent again too, so that the server does not ask again."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -173,20 +175,20 @@ class OneCall:
             if isinstance(outcome, InputRequired) and outcome.requests:
                 self._write(outcome)
                 answers = await self._answered(outcome.requests, f"round {outcome.round}")
-                outcome = await self._sent(Sent(state=outcome.state, round=outcome.round + 1), answers)
+                outcome = await self._sent(Sent(state=outcome.state, round=outcome.round + 1, answers=answers))
             elif isinstance(outcome, InputRequired):
-                outcome = await self._sent(Sent(asks_again=True, state=outcome.state, round=outcome.round), {})
+                outcome = await self._sent(Sent(asks_again=True, state=outcome.state, round=outcome.round))
             else:
-                outcome = await self._sent(outcome, {})
+                outcome = await self._sent(outcome)
         raise Refused(f"The MCP server {self._row.name!r} asked more than {MOST_ROUNDS} times.")
 
-    async def _sent(self, sent: Sent, answers: dict[str, Any]) -> Outcome:
+    async def _sent(self, sent: Sent) -> Outcome:
         self._write(sent)
         params: dict[str, Any] = {"name": self._tool.name, "arguments": self._arguments}
         if sent.state is not None:
             params["requestState"] = sent.state
-        if answers:
-            params["inputResponses"] = answers
+        if sent.answers:
+            params["inputResponses"] = sent.answers
         more = headers.parameters(self._tool.headers, self._arguments)
         body = await self._request("tools/call", params, more)
         kind = body.get("resultType")
