@@ -118,6 +118,11 @@ NIGHTLY: list[Stage] = [
     (tests("temporal", f"{FOUR} --driver temporal -m 'not disk' {CHATS}", 600),),
     (tests("log and archive", f"{THREE} -m 'not alone' tests/cluster", 600),),
     (tests("clients and servers", f"{FILES} tests/npm tests/e2e tests/temporal tests/browser", 1800),),
+    # Most of the time, clients wait for the server to come back.
+    (
+        Part("kills", "python -m tests.e2e.kills.siege --kills 200", 1200),
+        Part("kills of workers", "python -m tests.e2e.kills.siege --kills 200 --workers 2", 2400),
+    ),
     (tests("faults that need the machine", "-m 'alone and not mutant' tests/faults tests/cluster", 1200),),
     (tests("mutants", f"{THREE} -m 'mutant and not alone' tests/faults", 1200),),
     (tests("mutants that run alone", "-m 'mutant and alone' tests/faults", 1800),),

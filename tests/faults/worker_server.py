@@ -108,7 +108,7 @@ def _start(asked: socket.socket, count: int, port: int, data: str, level: str, l
         os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644), 2)
         os.environ["SAPWOOD_DURABILITY"] = level
         timings = Timings(worker_silence_timeout=SILENCE - FATAL, worker_steady_after=0.0)
-        util.spawnv_passfds = _forked
+        util.spawnv_passfds = fork_spawned
         options = ServeOptions(APP, "127.0.0.1", port, data=data, grace=GRACE, workers=count or None, timings=timings)
         server_process.serve(options)
         code = 0
@@ -122,7 +122,7 @@ def _start(asked: socket.socket, count: int, port: int, data: str, level: str, l
 _spawned = util.spawnv_passfds
 
 
-def _forked(path: Any, arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
+def fork_spawned(path: Any, arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
     """Have the process that workers are forked from be a fork itself, where it would be a new interpreter."""
     if "forkserver" not in str(arguments[-1]):
         return _spawned(path, arguments, descriptors)
