@@ -39,9 +39,10 @@ async def _act(call: AdminCall, params: ActParams) -> Answer:
     act = {"fire": _fire, "cancel": _cancel, "retry": _retry}[params.do](found)
     if params.preview:
         return {"done": 0, "effect": act.effect}
-    actor = await call.admin.lookup.wake(found.owner)
-    done = act.apply(actor)
-    await actor.leave()
+    with call.content.of_failures():
+        actor = await call.admin.lookup.wake(found.owner)
+        done = act.apply(actor)
+        await actor.leave()
     return {"done": int(done), "effect": act.effect if done else "Changes nothing: it has ended or is running."}
 
 
@@ -98,7 +99,8 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
     if params.preview:
         return {"done": 0, "effect": effect}
     replay_or_delete = call.admin.dead_letters.replay if params.do == "replay" else call.admin.dead_letters.delete
-    return {"done": await replay_or_delete(params.address, params.id), "effect": effect}
+    with call.content.of_failures():
+        return {"done": await replay_or_delete(params.address, params.id), "effect": effect}
 
 
 ACT = Endpoint("act", "act", ActParams, _act)

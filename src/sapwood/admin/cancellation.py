@@ -41,9 +41,10 @@ async def _cancel_run(call: AdminCall, params: CancelRun) -> Answer:
     effect = f"Cancels the run of {runs[0].type}:{runs[0].name}. {await _stops(call, tree, stem, runs)}"
     if params.preview:
         return {"done": 0, "effect": effect}
-    actor = await call.admin.lookup.wake(found)
-    is_done = actor.of(Runs).cancel(params.run, CANCELLED)
-    await actor.leave()
+    with call.content.of_failures():
+        actor = await call.admin.lookup.wake(found)
+        is_done = actor.of(Runs).cancel(params.run, CANCELLED)
+        await actor.leave()
     return {"done": int(is_done), "effect": effect}
 
 
@@ -62,11 +63,12 @@ async def _cancel_turn(call: AdminCall, params: CancelTurn) -> Answer:
     effect = f"Cancels {counted}. {await _stops(call, tree, stem, runs)}"
     if params.preview:
         return {"done": 0, "effect": effect}
-    actor = await call.admin.lookup.wake(found)
     # Those in the queue first: the next one begins when the running one ends.
     ordered = sorted(turns, key=lambda turn: turn.status != "queued")
-    done = sum(actor.of(Conversation).cancel(turn.id) for turn in ordered)
-    await actor.leave()
+    with call.content.of_failures():
+        actor = await call.admin.lookup.wake(found)
+        done = sum(actor.of(Conversation).cancel(turn.id) for turn in ordered)
+        await actor.leave()
     return {"done": done, "effect": effect}
 
 

@@ -76,7 +76,16 @@ class Restore(Backup):
 
 
 async def _tree(call: AdminCall, params: Tree) -> Answer:
-    return await call.admin.tree(params.address, agents=params.agents, children=params.children)
+    found = await call.admin.tree(params.address, agents=params.agents, children=params.children)
+    for branch in found["roots"]:
+        _show_errors(call, branch)
+    return found
+
+
+def _show_errors(call: AdminCall, branch: dict[str, Any]) -> None:
+    branch["last_error"] = call.content.text("error", branch["last_error"])
+    for below in branch["below"]:
+        _show_errors(call, below)
 
 
 def _merged_tree(params: Tree, answers: Sequence[Answer]) -> Answer:
@@ -120,7 +129,9 @@ async def _spending(call: AdminCall, params: Spending) -> Answer:
     if params.is_by_hour:
         hours = Hours(params.begins_at, params.ends_at, params.by or ())
         return await spending_by_hour(call.node, call.content, params.address, hours, params.spenders)
-    return await call.admin.spending.list(params.address, by_class=params.by_class, limit=params.spenders)
+    found = await call.admin.spending.list(params.address, by_class=params.by_class, limit=params.spenders)
+    unread = [one | {"error": call.content.text("error", one["error"])} for one in found["unread"]]
+    return found | {"unread": unread}
 
 
 def _merged_spending(params: Spending, answers: Sequence[Answer]) -> Answer:

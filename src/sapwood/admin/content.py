@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import msgspec
 
 from sapwood.capabilities.redaction import Redaction
+from sapwood.errors import SapwoodError
 from sapwood.kernel.marshal.copier import json_hook
 from sapwood.kernel.node.node import Node
+from sapwood.web.errors import status_of
 
 SECRET = re.compile(
     r"pass(word|wd|phrase)|secret|token$|api[_-]?key|authorization|cookie|credential|private[_-]?key", re.IGNORECASE
@@ -18,12 +22,31 @@ SECRET = re.compile(
 REDACTED = "<redacted>"
 
 
+class HiddenFailure(Exception):
+    """An agent failed, and what its error says is not for this token."""
+
+    def __init__(self, error: SapwoodError) -> None:
+        super().__init__("The agent failed. To see its error, use a token with the scope 'content'.")
+        self.code = error.code
+        self.status = status_of(error)
+
+
 class Content:
     """Shows values to one token."""
 
     def __init__(self, node: Node, *, is_shown: bool) -> None:
         self._redaction = node.shared(Redaction)
         self.is_shown = is_shown
+
+    @contextmanager
+    def of_failures(self) -> Generator[None, None, None]:
+        """Hide what errors in this block say: agents run in it, and may put anything into their errors."""
+        try:
+            yield
+        except SapwoodError as error:
+            if self.is_shown:
+                raise
+            raise HiddenFailure(error) from None
 
     def text(self, kind: str, text: str | None) -> Any:
         """Return a text without secrets, or what stands for it."""

@@ -24,6 +24,7 @@ from sapwood.address import Address
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.admin import Admin
 from sapwood.admin.audit import Audit
+from sapwood.admin.content import HiddenFailure
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.event_stream import EventStream, events_from, one_stream, together
@@ -98,7 +99,7 @@ class AdminDoor:
             await send(message)
 
         try:
-            response = await _answered(self._read(request, received))
+            response = await _answered(self._read(request, received), lambda: _shows_content(received.access))
             await response(scope, receive, noted)
         finally:
             self._record(received)
@@ -137,14 +138,16 @@ class AdminDoor:
             message, type=tuple[str, dict[str, Any], tuple[str, list[Any], Any, Any]]
         )
 
+        access = Access.unpacked(*by)
+
         async def read() -> Response:
-            endpoint, access = ENDPOINTS[what], Access.unpacked(*by)
+            endpoint = ENDPOINTS[what]
             params = endpoint.converted(asked)
             endpoint.check(params, access)
             return await self._do(endpoint, params, access)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await (await _answered(read()))(scope, receive, send)
+            await (await _answered(read(), lambda: _shows_content(access)))(scope, receive, send)
 
         return answer
 
@@ -249,13 +252,20 @@ def _message(endpoint: Endpoint[Any], params: Params, access: Access) -> bytes:
     return msgspec.msgpack.encode((endpoint.name, msgspec.to_builtins(params), access.packed()))
 
 
-async def _answered(answer: Awaitable[Response]) -> Response:
+def _shows_content(access: Access | None) -> bool:
+    return access is not None and "content" in access.scopes
+
+
+async def _answered(answer: Awaitable[Response], shows_content: Callable[[], bool]) -> Response:
     try:
         return await answer
     except SapwoodError as error:
         return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+    except HiddenFailure as error:
+        return JSONResponse({"error": str(error), "code": error.code}, error.status)
     except (OSError, TypeError, ValueError, KeyError) as error:
-        return JSONResponse({"error": f"{type(error).__name__}: {error}", "code": "error"}, 500)
+        text = f"{type(error).__name__}: {error}" if shows_content() else f"{type(error).__name__}."
+        return JSONResponse({"error": text, "code": "error"}, 500)
 
 
 def _json_response(answer: object) -> Response:

@@ -135,7 +135,7 @@ class Endpoint(Generic[P]):
             return
         if hasattr(params, "address") and getattr(params, "address", None) is None:
             params.address = str(access.below)  # pyright: ignore[reportAttributeAccessIssue]
-            if hasattr(params, "below"):
+            if hasattr(params, "below") and not self.is_act(params):
                 params.below = True  # pyright: ignore[reportAttributeAccessIssue] - all that it may see
         if not (addresses := addresses_of(params)):
             if self.scope is None:

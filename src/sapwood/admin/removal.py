@@ -55,10 +55,11 @@ async def _destroy(call: AdminCall, params: Destroy) -> Answer:
     effect = f"Deletes {found} and {below} below it." if count else f"Deletes {found}."
     if params.preview:
         return {"done": 0, "effect": effect}
-    if found.parent is None:
-        await _destroy_root(call, found)
-    else:
-        await _delete_child(call, found, found.parent)
+    with call.content.of_failures():
+        if found.parent is None:
+            await _destroy_root(call, found)
+        else:
+            await _delete_child(call, found, found.parent)
     return {"done": count + 1, "effect": effect}
 
 
