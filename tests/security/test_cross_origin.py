@@ -207,9 +207,10 @@ def test_a_socket_is_judged_by_its_origin_where_the_site_is_in_doubt(
     assert (cross_origin_refusal(socket, Settings()) is not None) == is_refused
 
 
-async def test_operator_urls_refuse_foreign_pages_even_with_the_token() -> None:
+@pytest.mark.parametrize("settings", [{}, {"cors": True}, {"origins": ("*",)}])
+async def test_operator_urls_refuse_foreign_pages_even_with_the_token(settings: dict[str, Any]) -> None:
     headers = {"authorization": "Bearer t"}
-    async with browsing(door=lambda world: AdminDoor(world.app, lambda: world.node, "t")) as client:
+    async with browsing(door=lambda world: AdminDoor(world.app, lambda: world.node, "t"), **settings) as client:
         assert (await client.post("/_sapwood/tree", headers=headers)).status_code == 200
         assert (await client.post("/_sapwood/tree", headers={**headers, **EVIL})).status_code == 403
 

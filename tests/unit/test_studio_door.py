@@ -72,6 +72,24 @@ def test_a_host_that_is_not_configured_is_refused(client: TestClient, host: str,
     assert client.get("/studio/", headers={"host": host}).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("host", "header", "status"),
+    [
+        ("127.0.0.1:8000", "origin", 200),
+        ("studio.example", "sec-fetch-site", 200),
+        ("evil.example", "origin", 421),
+        ("evil.example", "sec-fetch-site", 421),
+        ("evil.example", "x-other", 200),  # a program: it knows which server it asks
+    ],
+)
+def test_pages_of_another_host_do_not_reach_the_admin_api(
+    client: TestClient, host: str, header: str, status: int
+) -> None:
+    response = client.post("/_sapwood/session", headers={"host": host, header: f"http://{host}"})
+
+    assert response.status_code == status
+
+
 def test_the_host_is_not_checked_if_the_server_is_insecure() -> None:
     door = StudioDoor(PlainTextResponse("the app"), (), checks_host=False)
 

@@ -90,7 +90,7 @@ class AdminDoor:
             await self._app(scope, receive, send)
             return
         request, received = Request(scope, receive), Received()
-        if (refused := cross_origin_refusal(request, self._node().settings)) is not None:
+        if (refused := cross_origin_refusal(request, self._node().settings, allows_cors=False)) is not None:
             await refused(scope, receive, send)
             return
 

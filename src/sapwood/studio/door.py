@@ -17,6 +17,8 @@ from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
 from sapwood.web.pages import Pages
 
 PATH = "/studio"
+ADMIN = "/_sapwood/"
+"""Where the admin API is."""
 PAGE = Path(__file__).parent / "page"
 POLICY = (
     "default-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; "
@@ -34,7 +36,8 @@ class StudioDoor:
     """Stands before an ASGI application, and answers what is below `/studio/` itself.
 
     A foreign site can point its own domain name at this server. Its pages would have no token, but could ask the user
-    for one, so a name that is not configured is refused. No such attack is possible with an IP address.
+    for one, so a name that is not configured is refused, also to pages that use the admin API. No such attack is
+    possible with an IP address.
     """
 
     def __init__(self, app: ASGI, hosts: tuple[str, ...], *, checks_host: bool = True) -> None:
@@ -45,17 +48,25 @@ class StudioDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope.get("path", ""))
-        if scope["type"] != "http" or not (path == PATH or path.startswith(f"{PATH}/")):
+        if scope["type"] == "http" and path.startswith(ADMIN) and _is_from_browser(Headers(scope=scope)):
+            response = self._refused(scope)
+        elif scope["type"] == "http" and (path == PATH or path.startswith(f"{PATH}/")):
+            response = self._refused(scope) or await self._answer(scope, path)
+        else:
+            response = None
+        if response is None:
             await self._app(scope, receive, send)
             return
-        response = await self._answer(scope, path)
         response.headers.update(HEADERS)
         await response(scope, receive, send)
 
+    def _refused(self, scope: Scope) -> Response | None:
+        if not self._checks_host or self._is_known(Headers(scope=scope).get("host", "")):
+            return None
+        text = "Expected an IP address, localhost or one of Settings(allowed_hosts=…) as the host of the studio."
+        return PlainTextResponse(text, 421)
+
     async def _answer(self, scope: Scope, path: str) -> Response:
-        if self._checks_host and not self._is_known(Headers(scope=scope).get("host", "")):
-            text = "Expected an IP address, localhost or one of Settings(allowed_hosts=…) as the host of the studio."
-            return PlainTextResponse(text, 421)
         if path == PATH:
             return RedirectResponse(f"{scope.get('root_path', '')}{PATH}/")
         return await self._pages.answer({**scope, "root_path": f"{scope.get('root_path', '')}{PATH}"})
@@ -66,6 +77,11 @@ class StudioDoor:
         except ValueError:
             return False
         return name == "localhost" or name.endswith(".localhost") or name in self._hosts or _is_ip_address(name)
+
+
+def _is_from_browser(headers: Headers) -> bool:
+    """Return whether a page may have sent a request: browsers say so, and pages cannot keep them from it."""
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 def _is_ip_address(name: str) -> bool:

@@ -24,16 +24,19 @@ TRUSTED = "sapwood.trusted_origin"
 Cookies of other requests do not identify a user."""
 
 
-def cross_origin_refusal(request: HTTPConnection, settings: Settings) -> Response | None:
+def cross_origin_refusal(request: HTTPConnection, settings: Settings, *, allows_cors: bool = True) -> Response | None:
     """Return the answer to a request that a page of another origin may not send, and `None` if it may.
 
-    Requests with a safe method pass: what they return, the page cannot read.
+    Requests with a safe method pass: what they return, the page cannot read. Without `allows_cors`, only origins pass
+    that the settings name.
     """
     is_trusted = is_from_own_page(request) or is_listed(request, settings.origins)
     request.scope[TRUSTED] = is_trusted
     if is_trusted or is_safe(request.scope):
         return None
-    if request.scope["type"] != "http":
+    if not allows_cors:
+        may_pass = False
+    elif request.scope["type"] != "http":
         may_pass = "*" in settings.origins
     else:  # what CORS allows to pages of all origins, it allows without credentials
         may_pass = (settings.cors or "*" in settings.origins) and "cookie" not in request.headers
