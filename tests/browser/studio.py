@@ -46,6 +46,10 @@ class StudioServer(Example):
             said = json.loads(line)
             assert "error" not in said, said
 
+    def answer(self, endpoint: str, **params: Any) -> Any:
+        """Return what an endpoint answers, which is JSON."""
+        return json.loads(self.ask(endpoint, **params))
+
     def ask(self, endpoint: str, **params: Any) -> str:
         """Return what an endpoint of the admin API answers."""
         request = Request(

@@ -44,7 +44,7 @@ def test_a_tree_is_opened_with_the_keyboard(agents: Page, plant: str, gallery: G
         agents.keyboard.press("ArrowDown")
     agents.keyboard.press("ArrowRight")
     expect(line(agents, f"{plant}/Branch:b0")).to_be_visible()
-    gallery.pictures(agents, "studio-agents")
+    gallery.picture(agents, "studio-agents-wide-light")
 
     tree.focus()
     agents.keyboard.press("End")  # the second page is loaded when its place is on the screen

@@ -4,7 +4,7 @@ import { type ReactNode, lazy, Suspense, useEffect, useRef, useSyncExternalStore
 import { Boundary } from "../design/Boundary";
 import { Mark } from "../design/icons";
 import { useAnswer } from "./hooks";
-import { Branches, Pulse } from "./icons";
+import { Branches, Clock, Coin, Pulse, Rack, Tray } from "./icons";
 import { Now } from "./Now";
 import { ErrorNote, Loading, Missing } from "./parts";
 import { link, useRoute } from "./route";
@@ -14,12 +14,25 @@ import { getRefusal, getToken, onToken } from "./token";
 import type { Session } from "./types";
 
 const Agents = lazy(() => import("./Agents"));
+const Agent = lazy(() => import("./Agent"));
+const Inbox = lazy(() => import("./Inbox"));
+const Schedules = lazy(() => import("./Schedules"));
+const Spending = lazy(() => import("./Spending"));
+const Machines = lazy(() => import("./Machines"));
 
 type Screen = { name: string; label: string; icon: ReactNode; show: () => ReactNode };
 
 const SCREENS: Screen[] = [
   { name: "", label: "Now", icon: <Pulse />, show: () => <Now /> },
   { name: "agents", label: "Agents", icon: <Branches />, show: () => <Agents /> },
+  { name: "inbox", label: "Inbox", icon: <Tray />, show: () => <Inbox /> },
+  { name: "schedules", label: "Schedules", icon: <Clock />, show: () => <Schedules /> },
+  { name: "spending", label: "Spending", icon: <Coin />, show: () => <Spending /> },
+  { name: "machines", label: "Machines", icon: <Rack />, show: () => <Machines /> },
+];
+/** Screens about something: links lead there, and they belong to one of the navigation. */
+const DETAILS: (Screen & { of: string })[] = [
+  { name: "a", of: "agents", label: "Agent", icon: null, show: () => <Agent /> },
 ];
 
 export function Studio() {
@@ -37,12 +50,14 @@ function SignedIn() {
 
 function Frame() {
   const { path } = useRoute();
-  const screen = SCREENS.find(({ name }) => name === (path[0] ?? ""));
+  const detail = DETAILS.find(({ name }) => name === path[0]);
+  const screen = detail ?? SCREENS.find(({ name }) => name === (path[0] ?? ""));
+  const current = detail?.of ?? screen?.name;
   const place = path.slice(0, 2).join("/");
   const main = useRef<HTMLElement>(null);
   const isFirst = useRef(true);
   useEffect(() => {
-    document.title = `${screen?.label ?? path[1] ?? "Not found"} · sapwood studio`;
+    document.title = `${detail ? path[1] : screen?.label ?? "Not found"} · sapwood studio`;
     if (!isFirst.current) main.current?.focus({ preventScroll: true });
     isFirst.current = false;
   }, [place]);
@@ -54,7 +69,7 @@ function Frame() {
       </header>
       <nav className="nav" aria-label="Screens">
         {SCREENS.map(({ name, label, icon }) => (
-          <a key={name} href={link(name ? [name] : [])} aria-current={screen?.name === name ? "page" : undefined}>{icon}<span>{label}</span></a>
+          <a key={name} href={link(name ? [name] : [])} aria-current={current === name ? "page" : undefined}>{icon}<span>{label}</span></a>
         ))}
       </nav>
       <main className="stage" ref={main} tabIndex={-1}>

@@ -6,6 +6,8 @@ import "../design/design.css";
 import "./studio.css";
 import "./parts.css";
 import "./agents.css";
+import "./agent.css";
 
 takeToken();
+addEventListener("hashchange", takeToken); // a link that is pasted into a tab that is open
 createRoot(document.getElementById("root")!).render(<Boundary><Studio /></Boundary>);

@@ -32,12 +32,14 @@ export function Nothing({ title, children }: { title: string; children?: ReactNo
 
 export const Missing = ({ what }: { what: string }) => <div className="opening"><Nothing title={what}><a href="#/">Back to the start</a></Nothing></div>;
 
+const ABSENT = /^The admin API has no endpoint/;
 const NEEDS = /scope '(\w+)'/;
 
 /** An error in words, with what to do about it. */
 export function ErrorNote({ error, onRetry }: { error: AdminError; onRetry?: () => void }) {
   const isRefused = error.code === "refused";
   const scope = NEEDS.exec(error.message)?.[1];
+  if (ABSENT.test(error.message)) return <p className="note" role="note">This server does not offer this yet. A later version of sapwood does.</p>;
   return (
     <div className={isRefused ? "note" : "note is-bad"} role={isRefused ? "note" : "alert"}>
       <p>{isRefused && scope ? <>This needs a token with the scope <code>{scope}</code>.</> : error.message}</p>
@@ -140,7 +142,7 @@ export function Tabs({ label, tabs, current }: { label: string; tabs: { name: st
     event.preventDefault();
   };
   const list = useRef<HTMLElement>(null);
-  useEffect(() => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current]);
+  useEffect(() => void list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current]);
   return (
     <nav className="tabs" aria-label={label} onKeyDown={onKey} ref={list}>
       {tabs.map(({ name, label, href }) => <a key={name} href={href} aria-current={name === current ? "page" : undefined}>{label}</a>)}

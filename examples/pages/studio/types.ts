@@ -42,6 +42,7 @@ export type TableInfo = {
   columns: { name: string; type: string; not_null: boolean; primary_key: number }[];
   indexes: { name: string; unique: boolean; columns: string[] }[];
 };
+export type Schema = { bytes: number; tables: TableInfo[] };
 export type SqlResult = { columns: string[]; rows: Json[][]; more: boolean };
 export type MethodInfo = { name: string; description: string; parameters: Record<string, Json>; returns: Json; streams: boolean };
 export type Spent = { requests: number; input_tokens: number; output_tokens: number; nanodollars: number; unpriced: number };

@@ -1,0 +1,46 @@
+// What is due or waits to be done: scheduled calls, queued calls and fibers that are unfinished.
+
+import { ActButton } from "./Act";
+import { useNow, usePages } from "./hooks";
+import { JsonBox } from "./Json";
+import { AgentName, type Column, ErrorNote, Gaps, Loading, MoreButton, Nothing, Shown, StatusBadge, Table, Time } from "./parts";
+import type { AgendaRow } from "./types";
+
+const KINDS = { schedule: "schedule", queued: "queued call", fiber: "fiber" };
+
+export function Agenda({ address }: { address?: string }) {
+  const pages = usePages<AgendaRow>("agenda", address ? { address, below: false } : {}, 100);
+  useNow(15_000);
+  const act = (row: AgendaRow, label: string, what: string, isDanger = false) => (
+    <ActButton key={what} label={label} title={`${label}: ${row.name}?`} endpoint="act" params={{ address: row.address, id: row.id, do: what }} isDanger={isDanger} onDone={pages.reload} />
+  );
+  const columns: Column<AgendaRow>[] = [
+    { key: "name", label: "What", grow: true, cell: (row) => (
+      <>
+        <strong className="mono">{row.name}</strong> <span className="muted">{KINDS[row.kind]}{row.repeats ? ", repeats" : ""}{row.queue ? `, queue ${row.queue}` : ""}</span>
+        {row.arguments && <Shown value={row.arguments}>{(value) => <JsonBox label={`Arguments of ${row.name}`} value={value} open={0} />}</Shown>}
+        {row.error && <p className="row-error"><Shown value={row.error}>{(text) => <>{text}</>}</Shown></p>}
+      </>
+    ) },
+    ...(address ? [] : [{ key: "agent", label: "Agent", cell: (row: AgendaRow) => <AgentName address={row.address} tab="schedules" /> }]),
+    { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status} />{row.failures > 0 && <span className="row-error"> failed {row.failures}×</span>}</> },
+    { key: "due", label: "Due", cell: (row) => (row.due_at === null ? <span className="muted">{row.kind === "fiber" ? "when resumed" : "behind others"}</span> : <Time at={row.due_at} />) },
+    { key: "act", label: "", align: "end", cell: (row) => (
+      <span className="row-actions">
+        {row.kind === "schedule" && row.failures === 0 && act(row, "Fire now", "fire")}
+        {(row.failures > 0 || (row.kind === "fiber" && row.status === "waiting")) && act(row, "Retry now", "retry")}
+        {act(row, "Cancel", "cancel", true)}
+      </span>
+    ) },
+  ];
+  if (pages.isLoading && !pages.first) return <Loading what="Loading what is due" />;
+  return (
+    <>
+      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
+      {pages.rows.length > 0 && <Table label="Scheduled and queued work" columns={columns} rows={pages.rows} id={(row) => `${row.address} ${row.id}`} />}
+      {pages.first && !pages.rows.length && <Nothing title="Nothing is scheduled">Scheduled calls, queued calls and unfinished fibers appear here.</Nothing>}
+      <MoreButton {...pages} />
+      <Gaps unanswered={pages.first?.unanswered} unread={pages.first?.unread} />
+    </>
+  );
+}

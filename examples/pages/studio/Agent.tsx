@@ -1,0 +1,93 @@
+// One agent: what it is, did and will do.
+
+import { lazy, type ReactNode, useState } from "react";
+import { ActButton } from "./Act";
+import { plural, segments } from "./format";
+import { useAnswer, useStream } from "./hooks";
+import { ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
+import { agentLink, go, link, useRoute } from "./route";
+import type { Schema, WatchRow } from "./types";
+
+export type TabProps = { address: string; row: WatchRow; schema: Schema | null };
+
+const TABS: { name: string; label: string; view: React.ComponentType<TabProps> }[] = [
+  { name: "chat", label: "Chat", view: lazy(() => import("./Chat")) },
+  { name: "timeline", label: "Timeline", view: lazy(() => import("./Works")) },
+  { name: "state", label: "State", view: lazy(() => import("./State")) },
+  { name: "tables", label: "Tables", view: lazy(() => import("./Tables")) },
+  { name: "schedules", label: "Schedules", view: lazy(() => import("./AgentAgenda")) },
+  { name: "runs", label: "Runs", view: lazy(() => import("./Runs")) },
+  { name: "spending", label: "Spending", view: lazy(() => import("./AgentSpending")) },
+  { name: "log", label: "Log", view: lazy(() => import("./AgentLog")) },
+];
+
+export default function Agent() {
+  const { path } = useRoute();
+  const address = path[1] ?? "";
+  return <Shell key={address} address={address} tab={path[2]} />;
+}
+
+function Shell({ address, tab }: { address: string; tab?: string }) {
+  const [row, setRow] = useState<WatchRow | null>(null);
+  const lost = useStream("watch", { addresses: [address] }, ({ data }) => setRow(data.rows[0]));
+  const schema = useAnswer<Schema>("schema", { address });
+  const name = segments(address).at(-1)!;
+  const title = <><span className="type">{name.type}</span> {name.name}</>;
+  if (!row) return <><Path address={address} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
+  if (row.status === "gone") return <><Path address={address} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
+  const hasChat = Boolean(schema.data?.tables.some((one) => one.name === "sapwood_messages"));
+  const tabs = TABS.filter((one) => one.name !== "chat" || hasChat);
+  const shown = tabs.find((one) => one.name === tab) ?? tabs[0];
+  const View = shown.view;
+  const isWaiting = !tab && !schema.data && !schema.error;
+  return (
+    <>
+      <div className="agent-head">
+        <Path address={address} />
+        <Title title={title} actions={<Actions row={row} name={name.name} />}><About row={row} /></Title>
+      </div>
+      {lost && <ErrorNote error={lost} />}
+      <Tabs label={`${name.type} ${name.name}`} current={isWaiting ? "" : shown.name} tabs={tabs.map((one) => ({ name: one.name, label: one.label, href: agentLink(address, one.name) }))} />
+      {isWaiting ? <Loading /> : <View key={shown.name} address={address} row={row} schema={schema.data} />}
+    </>
+  );
+}
+
+function Path({ address }: { address: string }) {
+  const above = segments(address).slice(0, -1);
+  return (
+    <nav className="path" aria-label="Agents above">
+      <a href="#/agents">Agents</a>
+      {above.map((one) => <span key={one.address}> / <a href={agentLink(one.address)}>{one.type} {one.name}</a></span>)}
+    </nav>
+  );
+}
+
+function About({ row }: { row: WatchRow }) {
+  const facts: ReactNode[] = [];
+  if (row.calls) facts.push(plural(row.calls, "call"));
+  if (row.sockets) facts.push(plural(row.sockets, "client"));
+  if (row.children) facts.push(<a href={link(["agents"], { q: `${row.address}/` })}>{plural(row.children, "child", "children")}</a>);
+  return (
+    <p className="about">
+      <StatusBadge status={row.status} />
+      {Boolean(row.asks) && <a className="badge-link" href={link(["inbox"], { at: row.address })}><StatusBadge status="asks">{plural(row.asks!, "agent waits", "agents wait")} for a person</StatusBadge></a>}
+      {row.dead > 0 && <a className="badge-link" href={link(["schedules"], { show: "dead", at: row.address })}><StatusBadge status="dead">{plural(row.dead, "agent has", "agents have")} dead letters</StatusBadge></a>}
+      {facts.map((one, at) => <span key={at} className="muted">{one}</span>)}
+      {row.last_error && <span className="agent-error"><Shown value={row.last_error}>{(text) => <>{text}</>}</Shown></span>}
+    </p>
+  );
+}
+
+function Actions({ row, name }: { row: WatchRow; name: string }) {
+  const { address } = row;
+  const isRoot = !address.includes("/");
+  const [type] = segments(address).slice(-1);
+  return (
+    <>
+      {row.status === "quarantined" && isRoot && <ActButton label="Release" title={`Release ${type.type} ${name} from quarantine?`} endpoint="release" params={{ address }} effect="It is started again with the next call." onDone={() => undefined} />}
+      {row.status !== "asleep" && <ActButton label="Restart" title={`Restart ${type.type} ${name}?`} endpoint="restart" params={{ address }} onDone={() => undefined} />}
+      <ActButton label="Delete" title={`Delete ${type.type} ${name}?`} endpoint="destroy" params={{ address }} confirmName={name} isDanger onDone={() => go("#/agents")} />
+    </>
+  );
+}

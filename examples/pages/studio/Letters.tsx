@@ -1,0 +1,49 @@
+// Calls whose retries failed: why, with which arguments, and what to do about them.
+
+import { ActButton } from "./Act";
+import { plural } from "./format";
+import { useAnswer } from "./hooks";
+import { JsonBox } from "./Json";
+import { AgentName, ErrorNote, Gaps, Loading, Nothing, Time } from "./parts";
+import type { Letter, Unread } from "./types";
+
+const EVERY = 10_000;
+
+type Answer = { letters: Letter[]; more: boolean; unread: Unread[]; unanswered?: string[] };
+
+export function Letters({ address, below = true }: { address?: string; below?: boolean }) {
+  const { data, error, reload } = useAnswer<Answer>("dead-letters", address ? { address, below } : { below: true }, EVERY);
+  if (!data) return error ? <ErrorNote error={error} onRetry={reload} /> : <Loading what="Loading the dead letters" />;
+  const { letters } = data;
+  const [only] = letters;
+  return (
+    <>
+      {error && <ErrorNote error={error} />}
+      {!letters.length && <Nothing title="There are no dead letters">A call becomes one when all its retries have failed.</Nothing>}
+      {address && letters.length > 1 && new Set(letters.map((one) => one.agent)).size === 1 && (
+        <div className="row">
+          <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="dead-letters" params={{ address: only.agent, replay: "all" }} effect={`Calls all ${letters.length} again.`} onDone={reload} />
+          <ActButton label="Delete all" title={`Delete ${plural(letters.length, "dead letter")}?`} endpoint="dead-letters" params={{ address: only.agent, delete: "all" }} effect="They cannot be replayed after that." isDanger onDone={reload} />
+        </div>
+      )}
+      <ul className="cards">
+        {letters.map((one) => (
+          <li key={`${one.agent} ${one.id}`} className="card-row">
+            <div className="card-row-head">
+              <span><strong className="mono">{one.method}</strong> of <AgentName address={one.agent} /></span>
+              <span className="muted"><Time at={Date.parse(one.failed_at) / 1000} />, {plural(one.attempts, "attempt")}{one.occurrences > 1 ? `, ${one.occurrences} times` : ""}</span>
+            </div>
+            <p className="row-error"><code>{one.code}</code> {one.error}</p>
+            <JsonBox label={`Arguments of ${one.method}`} value={one.arguments} open={1} />
+            <div className="row">
+              <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="dead-letters" params={{ address: one.agent, replay: one.id }} effect="Calls the method again with these arguments, with all its retries." onDone={reload} />
+              <ActButton label="Delete" title={`Delete the dead letter of ${one.method}?`} endpoint="dead-letters" params={{ address: one.agent, delete: one.id }} effect="The call cannot be replayed after that." isDanger onDone={reload} />
+            </div>
+          </li>
+        ))}
+      </ul>
+      {data.more && <p className="note">There are more. Delete or replay some of these first.</p>}
+      <Gaps unanswered={data.unanswered} unread={data.unread} />
+    </>
+  );
+}

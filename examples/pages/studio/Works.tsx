@@ -1,0 +1,29 @@
+// What an agent did: its turns, calls and fibers, the newest first.
+
+import type { TabProps } from "./Agent";
+import { duration } from "./format";
+import { useNow, usePages } from "./hooks";
+import { type Column, ErrorNote, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
+import { link } from "./route";
+import type { Span } from "./types";
+import { isOver, titleOf } from "./spans";
+
+export default function Works({ address }: TabProps) {
+  const pages = usePages<Span>("works", { address }, 50);
+  const now = useNow(pages.rows.some((row) => !isOver(row)) ? 1000 : null);
+  const columns: Column<Span>[] = [
+    { key: "what", label: "What", grow: true, cell: (row) => <a href={link(["t", address, row.work])}><strong>{titleOf(row)}</strong></a> },
+    { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status} />{row.attempt > 1 && <span className="muted"> attempt {row.attempt}</span>}</> },
+    { key: "began", label: "Began", cell: (row) => <Time at={row.began_at} /> },
+    { key: "took", label: "Took", align: "end", cell: (row) => (row.ended_at === null && isOver(row) ? "–" : duration((row.ended_at ?? now) - row.began_at)) },
+  ];
+  return (
+    <>
+      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
+      {pages.rows.length > 0 && <div className="row end-row"><button type="button" className="button is-small" onClick={pages.reload}>Refresh</button></div>}
+      {pages.rows.length > 0 && <Table label="Work" columns={columns} rows={pages.rows} id={(row) => String(row.number)} />}
+      {!pages.rows.length && !pages.error && (pages.isLoading ? <Loading what="Loading the records" /> : <Nothing title="There are no records">The agent has done nothing yet, its records are older than its class keeps them, or its class has <code>record_retention = None</code>.</Nothing>)}
+      <MoreButton {...pages} />
+    </>
+  );
+}

@@ -1,0 +1,162 @@
+// Spans as a tree of rows on one axis: turn, step, tool, wait, and the runs of sub-agents with rows of their own.
+
+import { segments } from "./format";
+import type { Address, Incarnation, Span, SpanBatch } from "./types";
+
+export const isOver = ({ status }: Span) => status !== "running" && status !== "waiting";
+export const isBad = ({ status }: Span) => status === "failed" || status === "interrupted";
+
+/** A span in words. */
+export function titleOf(span: Span): string {
+  if (span.kind === "turn") return `Turn ${String(span.facts.turn ?? "").replace(/^turn-/, "")}`;
+  if (span.kind === "step") return span.step === null || span.step === 0 ? "Summary" : `Step ${span.step}`;
+  return span.name;
+}
+
+export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation };
+export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; parts: number };
+export type TimelineRow = SpanRow | (Gap & { key: string; depth: number });
+
+type Agent = { spans: Span[]; incarnations: Map<number, Incarnation> };
+
+/** The spans of some agents, as they arrive. */
+export class Spans {
+  readonly agents = new Map<Address, Agent>();
+
+  add({ address, spans, incarnations }: SpanBatch): void {
+    const agent: Agent = this.agents.get(address) ?? { spans: [], incarnations: new Map() };
+    agent.spans.push(...spans);
+    for (const one of incarnations) agent.incarnations.set(one.number, one);
+    this.agents.set(address, agent);
+  }
+
+  /** The rows of a piece of work, with what its sub-agents did for it. */
+  rows(address: Address, work: string, closed: ReadonlySet<string>): TimelineRow[] {
+    const rows: TimelineRow[] = [];
+    this.gather(rows, address, (span) => span.work === work, 0, closed, new Set());
+    return rows;
+  }
+
+  private gather(rows: TimelineRow[], address: Address, isWanted: (span: Span) => boolean, depth: number, closed: ReadonlySet<string>, seen: Set<Address>): void {
+    const agent = this.agents.get(address);
+    if (!agent || seen.has(address)) return;
+    const inside = new Set(seen).add(address);
+    const own = agent.spans.filter(isWanted);
+    const children = new Map<number | null, Span[]>();
+    const numbers = new Set(own.map(({ number }) => number));
+    for (const span of own) {
+      const parent = span.parent !== null && numbers.has(span.parent) ? span.parent : null;
+      children.set(parent, [...(children.get(parent) ?? []), span]);
+    }
+    let incarnation: number | null = null;
+    const visit = (span: Span, at: number) => {
+      const next = agent.incarnations.get(span.incarnation);
+      if (incarnation !== null && span.incarnation !== incarnation && next) rows.push(gap(address, own, incarnation, next, at));
+      incarnation = span.incarnation;
+      const below = children.get(span.number) ?? [];
+      const child = span.kind === "run" ? this.childOf(address, span) : null;
+      const key = `${address} ${span.number}`;
+      rows.push({ kind: "span", key, address, span, depth: at, end: endOf(span, agent.incarnations), parts: below.length + (child ? 1 : 0) });
+      if (closed.has(key)) return;
+      below.forEach((one) => visit(one, at + 1));
+      if (child) this.gather(rows, child, (one) => one.work === `run ${span.facts.key}`, at + 1, closed, inside);
+    };
+    (children.get(null) ?? []).forEach((span) => visit(span, depth));
+  }
+
+  /** The agent that does a run, if it has records. */
+  private childOf(address: Address, span: Span): Address | null {
+    for (const one of this.agents.keys()) {
+      if (!one.startsWith(`${address}/`) || one.indexOf("/", address.length + 1) >= 0) continue;
+      const last = segments(one).at(-1)!;
+      if (last.type === span.name && last.name === span.facts.child) return one;
+    }
+    return null;
+  }
+}
+
+/** When a span ended. One that a crash cut has no end of its own: it lasted at most until the next process began. */
+function endOf(span: Span, incarnations: Map<number, Incarnation>): number | null {
+  if (span.ended_at !== null) return span.ended_at;
+  if (!isOver(span)) return null;
+  return incarnations.get(span.incarnation + 1)?.began_at ?? span.first_at ?? span.began_at;
+}
+
+/** The time between what an incarnation did last and the begin of the next. */
+function gap(address: Address, spans: Span[], before: number, next: Incarnation, depth: number): TimelineRow {
+  const times = spans.filter((one) => one.incarnation === before).flatMap((one) => [one.began_at, one.first_at ?? 0, one.ended_at !== null && one.ended_at <= next.began_at ? one.ended_at : 0]);
+  return { kind: "gap", key: `${address} gap ${next.number}`, address, from: Math.max(...times), to: next.began_at, incarnation: next, depth };
+}
+
+/** A time axis on which long stretches without anything to see are folded. */
+export class Axis {
+  readonly folds: { from: number; to: number; at: number; width: number }[] = [];
+  readonly from: number;
+  readonly to: number;
+  private readonly scale: number;
+
+  constructor(rows: TimelineRow[], now: number, readonly width: number) {
+    const edges = rows.flatMap((row) => (row.kind === "gap" ? [row.from, row.to] : [row.span.began_at, row.end ?? now]));
+    this.from = edges.reduce((a, b) => Math.min(a, b), Infinity);
+    this.to = edges.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (!edges.length) this.from = this.to = now;
+    if (this.to - this.from < 0.001) this.to = this.from + 0.001;
+    const found = quiet(rows, now, this.from, this.to);
+    const seconds = this.to - this.from - found.reduce((sum, one) => sum + one.to - one.from, 0);
+    this.scale = (width - found.length * FOLD) / Math.max(seconds, 0.001);
+    for (const one of found) this.folds.push({ ...one, at: this.x(one.from), width: FOLD });
+  }
+
+  /** Where a time is, in pixels. */
+  x(time: number): number {
+    let folded = 0;
+    let shift = 0;
+    for (const { from, to } of this.folds) {
+      if (time >= to) (folded += to - from, shift += FOLD);
+      else if (time > from) return (from - this.from - folded) * this.scale + shift + (FOLD * (time - from)) / (to - from);
+      else break;
+    }
+    return (time - this.from - folded) * this.scale + shift;
+  }
+
+  /** Round times for marks, so many pixels apart. */
+  ticks(apart = 90): { at: number; time: number }[] {
+    const wanted = apart / this.scale;
+    const base = 10 ** Math.floor(Math.log10(wanted));
+    const step = [1, 2, 5, 10].map((one) => one * base).find((one) => one >= wanted)!;
+    const found: { at: number; time: number }[] = [];
+    for (let time = 0; time <= this.to - this.from && found.length < 100; time += step) {
+      const at = this.x(this.from + time);
+      if (!this.folds.some((fold) => at > fold.at && at < fold.at + fold.width + 30) && at - (found.at(-1)?.at ?? -apart) >= apart * 0.6) found.push({ at, time });
+    }
+    return found;
+  }
+}
+
+const FOLD = 34;
+const LONGER = 5;
+const SHORTEST = 1;
+
+/** The stretches in which nothing began or ended and no model or tool worked, much longer than the others. */
+function quiet(rows: TimelineRow[], now: number, from: number, to: number): { from: number; to: number }[] {
+  const busy = rows.flatMap((row): [number, number][] => {
+    if (row.kind === "gap") return [[row.from, row.from], [row.to, row.to]];
+    const end = row.end ?? now;
+    if (row.span.kind === "step" || row.span.kind === "tool") return [[row.span.began_at, row.span.status === "interrupted" ? row.span.began_at : end]];
+    return [[row.span.began_at, row.span.began_at], [end, end]];
+  });
+  busy.sort((a, b) => a[0] - b[0]);
+  const lengths = busy.map(([a, b]) => b - a).filter(Boolean).sort((a, b) => a - b);
+  const median = lengths[Math.floor(lengths.length / 2)] ?? SHORTEST;
+  const limit = Math.max(SHORTEST, LONGER * median, (to - from) / 50);
+  const found: { from: number; to: number }[] = [];
+  let last = from;
+  for (const [a, b] of busy) {
+    if (a - last > limit) {
+      const margin = Math.min((a - last) / 10, limit / 4);
+      found.push({ from: last + margin, to: a - margin });
+    }
+    last = Math.max(last, b);
+  }
+  return found;
+}

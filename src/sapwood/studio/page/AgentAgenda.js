@@ -1,0 +1,1 @@
+import{n as e,t}from"./Letters.js";import{K as n,r}from"./page.js";var i=n();function a({address:n,row:a}){let o=r();return(0,i.jsxs)(i.Fragment,{children:[(0,i.jsx)(e,{address:n}),a.dead>0&&o.can(`content`)&&(0,i.jsxs)(`section`,{"aria-labelledby":`dead`,children:[(0,i.jsx)(`h2`,{id:`dead`,children:`Dead letters`}),(0,i.jsx)(t,{address:n})]})]})}export{a as default};

@@ -1,0 +1,140 @@
+"""One agent in the studio: its conversation, state, tables and runs; and the questions that it asks a person."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.looking import Gallery
+from tests.browser.studio import StudioServer
+from tests.browser.tabs import Tabs
+
+EXAMPLE = "studio"
+
+
+@pytest.fixture
+def desk(example: StudioServer) -> str:
+    """A desk whose turn waits for an approval."""
+    address = f"Desk:main-{uuid4().hex[:6]}"
+    example.call(address, "ask", "How long are rivers?")
+    return address
+
+
+@pytest.fixture
+def opened(tabs: Tabs, example: StudioServer) -> Callable[..., Page]:
+    """Opens a place of the studio."""
+
+    def opened(*path: str) -> Page:
+        return tabs.open(example.link("/" + "/".join(part.replace(":", "%3A").replace("/", "%2F") for part in path)))
+
+    return opened
+
+
+@pytest.mark.core("pages")
+def test_what_an_agent_asks_is_answered_from_its_conversation(opened: Callable[..., Page], desk: str) -> None:
+    page = opened("a", desk)
+    messages = page.get_by_role("log", name="Messages")
+    expect(messages).to_contain_text("How long are rivers?")
+    expect(messages).to_contain_text("needs your approval")
+
+    page.get_by_role("link", name="Answer").click()
+    page.get_by_role("button", name="Approve publish").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Nothing waits for a person")).to_be_visible()
+    page.go_back()
+
+    expect(messages.get_by_role("table")).to_contain_text("6,650 km")
+    expect(messages).to_contain_text("turn completed in")
+    expect(page.get_by_role("link", name="2 children")).to_be_visible()
+
+
+def test_the_conversation_grows_while_one_looks(
+    opened: Callable[..., Page], desk: str, example: StudioServer, gallery: Gallery
+) -> None:
+    page = opened("a", desk)
+    messages = page.get_by_role("log", name="Messages")
+    expect(messages).to_contain_text("needs your approval")
+    question = example.answer("questions", address=desk)["rows"][0]
+
+    example.ask("answer", address=desk, id=question["id"], answer="approve", value={"title": "Long rivers"})
+
+    expect(messages.get_by_role("table")).to_contain_text("6,650 km")
+    gallery.pictures(page, "studio-chat")
+    example.call(desk, "ask", "And the Rhine?")
+    expect(messages).to_contain_text("And the Rhine?")
+    expect(messages.get_by_role("table")).to_have_count(2)
+
+
+def test_questions_are_answered_in_the_inbox(
+    opened: Callable[..., Page], example: StudioServer, desk: str, gallery: Gallery
+) -> None:
+    asker = f"Desk:asker-{uuid4().hex[:6]}"
+    example.call(asker, "inquire")
+    page = opened("inbox")
+    own = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=asker.replace(":", " ")))
+    approval = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=desk.replace(":", " ")))
+    gallery.pictures(page, "studio-inbox")
+
+    own.get_by_role("button", name="Danube").click()
+    own.get_by_label("Your answer").fill("It is long.")
+    own.get_by_role("button", name="Answer").click()
+    expect(own).to_have_count(0)
+
+    approval.get_by_role("button", name="Change arguments").click()
+    approval.get_by_label("Arguments as JSON").fill("{")
+    approval.get_by_role("button", name="Approve").click()
+    expect(approval.get_by_role("alert")).to_contain_text("no JSON")
+    approval.get_by_role("button", name="Discard changes").click()
+    approval.get_by_role("button", name="Deny …").click()
+    page.keyboard.type("Not now.")
+    page.keyboard.press("Enter")
+    expect(approval).to_have_count(0)
+
+
+def test_state_tables_runs_and_spending(
+    opened: Callable[..., Page], example: StudioServer, desk: str, gallery: Gallery
+) -> None:
+    plant = f"Plant:{'a-plant-with-a-long-name-' * 4}{uuid4().hex[:6]}"
+    example.call(plant, "grow", ["b1"])
+    page = opened("a", f"{plant}/Branch:b1", "state")
+    expect(page.get_by_role("group", name="State")).to_contain_text("<redacted>")
+    gallery.pictures(page, "studio-state")
+
+    page.get_by_role("link", name=plant.replace(":", " ")).click()
+    page.get_by_role("link", name="Tables").click()
+    expect(page.get_by_role("cell", name="<b>red</b>")).to_be_visible()  # as text
+    page.get_by_label("SQL").fill("SELECT count(*) AS leaves FROM leaves")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("columnheader", name="leaves")).to_be_visible()
+    gallery.pictures(page, "studio-tables")
+
+    page.goto(example.link(f"/a/{desk.replace(':', '%3A')}/runs"))
+    expect(page.get_by_role("group", name="Runs").get_by_role("row")).to_have_count(3)
+    page.get_by_role("link", name="Spending").last.click()
+    expect(page.get_by_role("group", name="By model and class")).to_contain_text("scripted Researcher")
+    gallery.pictures(page, "studio-spending")
+
+
+def test_a_dead_letter_is_deleted(opened: Callable[..., Page], example: StudioServer, gallery: Gallery) -> None:
+    plant = f"Plant:pine-{uuid4().hex[:6]}"
+    example.call(plant, "plan")
+    page = opened("a", plant, "tables")
+    page.get_by_role("link", name="1 agent has dead letters").click()
+    expect(page.get_by_role("listitem").get_by_text("an apple fell on a head")).to_be_visible()
+    gallery.pictures(page, "studio-letters")
+
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").press("Enter")
+
+    expect(page.get_by_text("There are no dead letters")).to_be_visible()
+
+
+def test_an_agent_that_does_not_exist(opened: Callable[..., Page], tabs: Tabs) -> None:
+    tabs.forgive("404")
+    page = opened("a", "Plant:never")
+
+    expect(page.get_by_text("There is no such agent")).to_be_visible()
+    expect(page).to_have_title(re.compile("Plant:never"))
