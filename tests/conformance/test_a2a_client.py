@@ -19,7 +19,7 @@ from tests.machine import patience
 from sapwood import App, Question, Run, agent, agent_tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.errors import UsageError
-from sapwood.protocols import A2aAgent
+from sapwood.protocols import A2aAgent, a2a_progress
 from sapwood.testing import ScriptedModel, call
 from sapwood.testing import text as says
 from sapwood.timings import DEFAULTS
@@ -197,6 +197,17 @@ async def test_words_that_the_other_system_takes_back_are_ended_and_others_begin
         await told_end(client, "r1")
         told = [(one["type"], one["id"]) for one in bodies(client, "r1")]
         assert told == [(f"text-{kind}", id) for id in ("a~1", "a~2") for kind in ("start", "delta", "end")]
+
+
+async def test_a_task_that_never_stops_talking_fails_the_run_and_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a2a_progress, "LONGEST", 1000)
+    async with pair(streams=True) as both:
+        giving = await both.giving()
+        for _ in range(12):
+            await both.other.tell("word " * 20)
+        run = await giving
+        assert (run.status, "more than 1000 artifacts" in str(run.error)) == ("failed", True)
+        await until(lambda: both.other.tasks[0].state == "CANCELED")
 
 
 @pytest.mark.promise("B-38")

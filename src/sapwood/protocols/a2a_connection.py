@@ -139,9 +139,13 @@ class A2aConnection:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 yield self._result(await response.aread(), Reply)  # an error, or a server that does not stream
                 return
-            rest, data = b"", list[bytes]()
+            rest, data = bytearray(), list[bytes]()
             async for part in response.aiter_bytes():
-                *lines, rest = (rest + part).split(b"\n")
+                rest += part
+                if b"\n" not in part:
+                    continue  # a long line may come in very many parts
+                *lines, end = bytes(rest).split(b"\n")
+                rest = bytearray(end)
                 for line in lines:
                     line = line.removesuffix(b"\r")
                     if line.startswith(b"data:"):

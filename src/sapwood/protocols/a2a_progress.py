@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from sapwood.errors import UsageError
+from sapwood.errors import RemoteRefused, UsageError
 from sapwood.kernel.marshal.json_schemas import check_schema
 from sapwood.protocols.a2a_replies import INPUT_REQUIRED, Artifact, Reply, Status, Task
 from sapwood.protocols.a2a_wire import A2aMessage, A2aPart
@@ -16,6 +16,10 @@ from sapwood.runs.remote.transport import RemoteQuestion, RemoteStatus
 
 MESSAGE = "message"
 """What stands for the artifact of a task that ends with a message only."""
+LONGEST, MOST_ARTIFACTS = 16 * 1024 * 1024, 1000
+"""Characters of all artifacts of a task, and how many of them there may be: they are in memory while it is followed."""
+PART = 100
+"""Characters that each part counts beside its own."""
 VALUE_KINDS = frozenset({"choice", "text", "form"})
 
 
@@ -24,25 +28,44 @@ class TaskView:
 
     def __init__(self) -> None:
         self._artifacts: dict[str, list[A2aPart]] = {}
+        self._sizes: dict[str, int] = {}
+        """Characters of each artifact."""
         self._status = Status("TASK_STATE_SUBMITTED")
         self._history: list[A2aMessage] = []
         self.id = ""
 
     def take(self, told: Reply) -> None:
-        """Take an event of a stream."""
+        """Take an event of a stream. Raises `RemoteRefused` if the task has become too long."""
         if told.task is not None:
             self.reset(told.task)
         elif told.status_update is not None:
             self._status = told.status_update.status
         elif told.artifact_update is not None:
             artifact, known = told.artifact_update.artifact, self._artifacts
-            before = known.get(artifact.artifact_id, []) if told.artifact_update.append else []
-            known[artifact.artifact_id] = [*before, *artifact.parts]
+            if not told.artifact_update.append:
+                known.pop(artifact.artifact_id, None)
+                self._sizes.pop(artifact.artifact_id, None)
+            self._append(artifact)
+
+    def _append(self, artifact: Artifact) -> None:
+        id, size = artifact.artifact_id, sum(map(_size, artifact.parts))
+        self._sizes[id] = self._sizes.get(id, len(id)) + size
+        if len(self._sizes) > MOST_ARTIFACTS or sum(self._sizes.values()) > LONGEST:
+            raise RemoteRefused(
+                f"The task {self.id[:100]!r} has more than {MOST_ARTIFACTS} artifacts or {LONGEST:,} characters."
+            )
+        parts = self._artifacts.setdefault(id, [])
+        for part in artifact.parts:
+            if parts and _is_plain(part) and _is_plain(parts[-1]):
+                parts[-1] = A2aPart(text=f"{parts[-1].text}{part.text}")  # a word at a time would be very many parts
+            else:
+                parts.append(part)
 
     def reset(self, task: Task) -> None:
         """Take a task as it is now."""
         self.id, self._status, self._history = task.id, task.status, task.history or []
         self._artifacts = {one.artifact_id: one.parts for one in task.artifacts or []}
+        self._sizes = {id: len(id) + sum(map(_size, parts)) for id, parts in self._artifacts.items()}
 
     def reset_to(self, message: A2aMessage) -> None:
         """Take a message that the server has sent instead of a task."""
@@ -201,6 +224,17 @@ def _question(told: Any) -> RemoteQuestion | None:
         schema = None
     chosen = tuple(map(str, cast("list[Any]", options))) if isinstance(options, list) else None
     return RemoteQuestion(id, prompt=str(asked.get("prompt", "")), options=chosen, schema=schema)
+
+
+def _is_plain(part: A2aPart) -> bool:
+    """Return whether a part is a text and nothing else."""
+    return part.text is not None and part.metadata is None and part.filename is None and part.media_type is None
+
+
+def _size(part: A2aPart) -> int:
+    if part.text is not None and _is_plain(part):
+        return PART + len(part.text)
+    return PART + len(msgspec.json.encode(part))
 
 
 def _text(parts: Sequence[A2aPart]) -> str:
