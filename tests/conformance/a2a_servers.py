@@ -55,6 +55,10 @@ class OtherSystem:
     status: int = 200
     loses: set[str] = field(default_factory=set[str])
     """Methods whose next answer is lost."""
+    lost: int = 502
+    """The status instead of it, or the code of an error of JSON-RPC."""
+    lists_all: bool = False
+    """Whether tasks of all contexts are listed."""
     on_message: Callable[[OtherTask, dict[str, Any]], None] = lambda task, message: None
     replies: dict[str, Any] | None = None
     """What is answered instead of a task."""
@@ -91,7 +95,9 @@ class OtherSystem:
         result = self.result(method, params)
         if method in self.loses:
             self.loses.discard(method)
-            return Response("lost", 502)
+            if self.lost > 0:
+                return Response("lost", self.lost)
+            result = self.lost
         if isinstance(result, int):
             return JSONResponse({"jsonrpc": "2.0", "id": 1, "error": {"code": result, "message": "no"}})
         if method in ("SendStreamingMessage", "SubscribeToTask"):
@@ -114,7 +120,7 @@ class OtherSystem:
             self.on_message(task, message)
             return {"task": task.told()}
         if method == "ListTasks":
-            found = [one.told() for one in reversed(self.tasks) if one.context == params["contextId"]]
+            found = [one.told() for one in reversed(self.tasks) if self.lists_all or one.context == params["contextId"]]
             self.hides -= 1
             return {"tasks": [] if self.hides >= 0 else found, "nextPageToken": ""} if self.lists else -32601
         task = self.of(params)

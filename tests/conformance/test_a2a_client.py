@@ -222,6 +222,37 @@ async def test_a_message_whose_answer_is_lost_is_not_sent_again(streams: bool) -
         assert len(both.other.tasks) == 1
 
 
+@pytest.mark.parametrize("lost", [500, 503, 504, 520, 524])
+async def test_a_status_of_a_proxy_does_not_mean_that_a_message_has_not_arrived(lost: int) -> None:
+    async with pair(loses={"SendMessage"}, lost=lost) as both:
+        giving = await both.giving()
+        await until(lambda: both.count("ListTasks") == 1)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        assert len(both.other.tasks) == 1
+
+
+async def test_a_task_whose_server_says_that_it_has_failed_to_begin_it_is_cancelled() -> None:
+    async with pair(loses={"SendMessage"}, lost=-32603) as both:
+        run = await (await both.caller()).give("dig")
+        assert (run.status, "-32603" in str(run.error)) == ("failed", True)
+        await until(lambda: both.other.tasks[0].state == "CANCELED")
+
+
+async def test_the_task_of_another_caller_is_not_taken_for_ones_own() -> None:
+    async with pair(lists_all=True) as both:
+        theirs = OtherTask("t0", "the context of another", [])
+        both.other.tasks.append(theirs)
+        both.other.status = 503
+        giving = asyncio.create_task((await both.caller()).give("dig"))
+        await until(lambda: both.count("SendMessage") == 1)
+        both.other.status = 200
+        await until(lambda: len(both.other.tasks) == 2)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        assert theirs.state == "WORKING"
+
+
 async def test_a_task_that_is_listed_late_is_not_begun_again() -> None:
     async with pair(loses={"SendMessage"}, hides=3) as both:
         giving = await both.giving()
@@ -248,13 +279,25 @@ async def test_a_message_whose_answer_is_lost_is_sent_again_if_the_class_says_so
 
 async def test_a_message_that_has_not_arrived_is_sent_again() -> None:
     async with pair() as both:
-        both.other.status = 503
+        both.other.status = 429
         giving = asyncio.create_task((await both.caller()).give("dig"))
         await until(lambda: both.count("SendMessage") == 2)
         both.other.status = 200
         await until(lambda: len(both.other.tasks) == 1)
         await both.other.change("COMPLETED", artifacts=made(["dug"]))
         assert (await giving).output == "dug"
+
+
+async def test_a_message_to_a_server_that_was_too_busy_is_sent_again_if_it_lists_no_task() -> None:
+    async with pair() as both:
+        both.other.status = 503
+        giving = asyncio.create_task((await both.caller()).give("dig"))
+        await until(lambda: both.count("SendMessage") == 1 and both.count("ListTasks") == 1)
+        both.other.status = 200
+        await until(lambda: len(both.other.tasks) == 1)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        assert both.count("SendMessage") == 2
 
 
 @pytest.mark.promise("B-38")

@@ -41,15 +41,20 @@ LONGEST = 8 * 1024 * 1024
 CARD_KEPT = 300.0
 """Seconds for which a card is used."""
 MOST_CARDS = 1000
-LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of servers that may answer otherwise later."""
-TOO_BUSY = frozenset({429, 503})
-"""Statuses of servers that have not looked at a request."""
+LATER = frozenset({408, 425, 429})
+"""Statuses below 500 of servers that may answer otherwise later."""
+NEVER = frozenset({501, 505})
+"""Statuses from 500 of servers that will not."""
+TOO_MANY, TOO_BUSY = 429, 503
 NOT_LET_IN = frozenset({401, 403})
 
 
 class NotSent(Unavailable):
     """A request has not reached its server, or the server has not looked at it."""
+
+
+class TooBusy(Unavailable):
+    """A server says that it is too busy. Most likely it has not looked at a request; proxies say so afterwards too."""
 
 
 class NotTaken(RemoteRefused):
@@ -205,8 +210,8 @@ class A2aConnection:
         status, where = response.status_code, f"{self._url} responded with {response.status_code}"
         if response.is_success:
             return
-        if status in LATER:
-            raise (NotSent if status in TOO_BUSY else Unavailable)(f"{where}.")
+        if status in LATER or (status >= 500 and status not in NEVER):
+            raise (NotSent if status == TOO_MANY else TooBusy if status == TOO_BUSY else Unavailable)(f"{where}.")
         known = self._cards.get(self._url)
         self._cards.forget(self._url)
         if status in NOT_LET_IN:

@@ -12,7 +12,7 @@ import msgspec
 
 from sapwood.errors import Refused, RemoteLost, RemoteRefused, RemoteUnauthorized, Unavailable
 from sapwood.protocols import a2a_wire as wire
-from sapwood.protocols.a2a_connection import A2aConnection, NotSent, NotTaken
+from sapwood.protocols.a2a_connection import A2aConnection, NotSent, NotTaken, TooBusy
 from sapwood.protocols.a2a_progress import TaskView, TextChunks
 from sapwood.protocols.a2a_replies import Reply, RpcError, Task, TaskList
 from sapwood.protocols.a2a_wire import A2aMessage, A2aPart
@@ -35,8 +35,8 @@ SLOWER, MOST_DELAYS = 1.5, 20.0
 """How much longer each look at an unchanged task waits than the last, and how many times the first delay at most."""
 LISTED = 20
 """Tasks of a context that are looked at for the one that a message has begun."""
-LOOKS = 8
-"""How often a task that may have begun is looked for, in about ten seconds."""
+LOOKS, BUSY_LOOKS = 8, 2
+"""How often a task that may have begun is looked for, in about ten seconds; and if its server was too busy."""
 NOT_HERE = frozenset({wire.NO_METHOD.code, wire.UNSUPPORTED.code})
 
 
@@ -44,6 +44,8 @@ class Sent(msgspec.Struct, omit_defaults=True):
     """What is stored of a run: that its message may have been sent, and the task that it has begun."""
 
     sent: bool = False
+    was_busy: bool = False
+    """Whether the server has answered that it is too busy: most likely, it has not begun a task."""
     task: str = ""
     context: str = ""
     reply: A2aMessage | None = None
@@ -60,6 +62,8 @@ class A2aTransport:
         """Seconds before the first look at a task that is not streamed."""
         self._view = TaskView()
         self._looks = 0
+        self._lists = True
+        """Whether the server lists tasks, as far as is known."""
         self._live: AsyncGenerator[Reply | None, None] | None = None
         """The stream that has begun with the task."""
 
@@ -84,17 +88,22 @@ class A2aTransport:
         if known.sent:
             if await self._found_in_time(session):
                 return await self.status(session)
-            if not self._resends:
+            if not (self._resends or (known.was_busy and self._lists)):
                 raise RemoteLost(
                     "The message was sent, its answer was lost, and the server does not list the task: the message "
                     "is not sent again."
                 )
         await self._connection.endpoint()  # a server that is away has been sent nothing
         await self._store(Sent(sent=True))
+        self._looks = 0
         try:
             first = await self._send(A2aMessage(message_id(session), "ROLE_USER", parts_of(input), session_id(session)))
-        except (NotSent, NotTaken, RemoteUnauthorized, RpcError):
-            await self._store(Sent())
+        except TooBusy:
+            await self._store(Sent(sent=True, was_busy=True))
+            raise
+        except (NotSent, NotTaken, RemoteUnauthorized, RpcError) as error:
+            if not (isinstance(error, RpcError) and error.rpc_code == wire.INTERNAL.code):  # it may have begun a task
+                await self._store(Sent())
             raise
         if first.message is not None:
             await self._store(Sent(sent=True, reply=first.message))
@@ -209,7 +218,7 @@ class A2aTransport:
         if await self._found(session):
             return True
         self._looks += 1
-        if self._looks < LOOKS:
+        if self._lists and self._looks < (BUSY_LOOKS if self._known().was_busy else LOOKS):
             raise Unavailable("The message may have begun a task, which is not listed yet.")
         return False
 
@@ -221,9 +230,10 @@ class A2aTransport:
         except RpcError as error:
             if error.rpc_code not in NOT_HERE:
                 raise
-            self._looks = LOOKS  # it cannot list tasks, and never will
+            self._lists = False
             return False
-        ours = [one for one in listed.tasks if _begun_by(one, message_id(session))] or listed.tasks
+        here = [one for one in listed.tasks if one.context_id == session_id(session)]
+        ours = [one for one in listed.tasks if _begun_by(one, message_id(session))] or here
         if not ours:
             return False
         task = ours[-1]  # the newest is the first
