@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import Any
 
 import pytest
 from tests.unit.admin_requests import LOOK, ask, pages, stream
 
 from sapwood import Agent, App, NotFound, Refused, Retry
+from sapwood.admin import root_names
 from sapwood.admin.access import Access, Scope
 from sapwood.errors import InvalidArguments
 from sapwood.testing import World, running
@@ -267,3 +270,24 @@ async def test_a_tree_has_exactly_as_many_agents_as_were_asked_for(most: int) ->
         told = await ask(world, "tree", agents=most)
 
         assert (count(told["roots"]), told["count"]) == (most, 3)
+
+
+async def test_a_list_that_a_client_did_not_wait_for_is_read_to_its_end_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(root_names, "READ_AT_ONCE", 1)
+    async with running(app()) as world:
+        wanted = ["a", "b", "c", "d", "e", "f"]
+        for name in reversed(wanted):
+            await grown(world, name, "x")
+        await world.restart()
+        os.utime(world.data / "trees", (1, 1))  # long ago: what was listed since then is all of it
+        for turns in range(12):
+            listed = root_names.RootNames(world.node.settings, world.clock)
+            reading = asyncio.create_task(listed.sorted_after(world.node, None))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait({reading})
+            found, _ = await listed.sorted_after(world.node, None)
+            assert [name.partition(":")[2] for name in found] == wanted, turns

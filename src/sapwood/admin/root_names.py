@@ -51,22 +51,26 @@ class RootNames:
         changed = _changed_at(folder)
         if self._listed_at is not None and self._listed_at[0] == changed and self._is_sure():
             return
-        self._listed_at = (changed, time.time())  # as the file system, not the clock of the agents
+        listed_at, self._listed_at = time.time(), None  # until it is read to its end: a client may go away before
         names = await _names(folder)
         for name in self._by_folder.keys() - names:
             self._sorted.remove(self._by_folder.pop(name))
         new = sorted(names - self._by_folder.keys())
-        is_first = not self._sorted
-        for count, name in enumerate(new, 1):
-            if isinstance(root := labelled(folder / name), Address):
-                self._by_folder[name] = text = str(root)
-                self._sorted.append(text) if is_first else insort(self._sorted, text)
-            else:
-                self._listed_at = None  # it may get its label at any time
-            if count % READ_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        if is_first:
-            self._sorted.sort()
+        is_first, is_whole = not self._sorted, True
+        try:
+            for count, name in enumerate(new, 1):
+                if isinstance(root := labelled(folder / name), Address):
+                    self._by_folder[name] = text = str(root)
+                    self._sorted.append(text) if is_first else insort(self._sorted, text)
+                else:
+                    is_whole = False  # it may get its label at any time
+                if count % READ_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if is_first:
+                self._sorted.sort()
+        if is_whole:
+            self._listed_at = (changed, listed_at)  # as the file system, not the clock of the agents
 
     def _is_sure(self) -> bool:
         """Return whether the folder was listed long enough after its change to have all of it."""
