@@ -25,6 +25,10 @@ class CopyGuide(ChatAgent):
     model = ScriptedModel(call("copy_scout", message="Nile", id="g1"), text("Ask about 6650 km"), each=True)
 
 
+class CopyPupil(ChatAgent):
+    """Studies, and receives messages."""
+
+
 class CopyPlain(Agent):
     """Returns what it was given."""
 
@@ -41,7 +45,7 @@ class CopyDesk(ChatAgent):
         agent_tool(CopyScout),
         agent_tool(CopyGuide),
         agent_tool(CopyPlain),
-        persistent_agent(CopyPlain, name="dog"),
+        persistent_agent(CopyPupil, mode="non-blocking", name="pupil"),
     )
     held: asyncio.Event
     """Set by the test."""
@@ -99,6 +103,13 @@ class CopyRecipe(BaseModel):
     dish: str
     minutes: int
     steps: list[str] = []
+
+
+class CopyHasty(CopyDesk):
+    """Gives up soon."""
+
+    max_steps = 2
+    max_retries = 1
 
 
 class CopyCook(ChatAgent[CopyRecipe]):

@@ -5,15 +5,27 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelOverloadedError
+from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel
 from tests.conformance import copied_agents as agents
-from tests.conformance.copied_agents import CopyCook, CopyCounter, CopyDesk, CopyKeeper, CopyShort, CopyWarehouse
+from tests.conformance.chats import done, say, tool_result
+from tests.conformance.copied_agents import (
+    CopyCook,
+    CopyCounter,
+    CopyDesk,
+    CopyHasty,
+    CopyKeeper,
+    CopyPupil,
+    CopyShort,
+    CopyWarehouse,
+)
+from tests.conformance.served import served
 from tests.loops import play
 from tests.unit.admin_requests import ask
 
@@ -98,17 +110,23 @@ async def answered(answer: Callable[[Any], Awaitable[Any]]) -> str:
 
 @scene
 async def an_approval() -> str:
-    return await answered(lambda agent: agent.questions.approve("c1"))
+    found = await answered(lambda agent: agent.questions.approve("c1"))
+    assert "# approved\n" in found
+    return found
 
 
 @scene
 async def a_denial() -> str:
-    return await answered(lambda agent: agent.questions.deny("c1", reason="Swim."))
+    found = await answered(lambda agent: agent.questions.deny("c1", reason="Swim."))
+    assert '# denied\n        "c1": ToolResult.failed("Swim."),\n' in found
+    return found
 
 
 @scene
 async def changed_arguments() -> str:
-    return await answered(lambda agent: agent.questions.approve("c1", arguments={"amount": 1, "to": "Ann"}))
+    found = await answered(lambda agent: agent.questions.approve("c1", arguments={"amount": 1, "to": "Ann"}))
+    assert """# approved with {'amount':1,'to':'Ann'}\n""" in found
+    return found
 
 
 @scene
@@ -118,7 +136,9 @@ async def a_choice() -> str:
         while not (found := await agent.questions.list()):  # noqa: ASYNC110 - a question tells nobody
             await asyncio.sleep(0.01)
         await agent.questions.answer(found[0], "Rhine")
-        return await copied(world, await asking)
+        found = await copied(world, await asking)
+    assert "A person was asked: Which river? Answer: 'Rhine'.\n" in found
+    return found
 
 
 @scene
@@ -337,6 +357,76 @@ async def a_secret() -> str:
     assert SECRET not in found
     assert "swordfish" not in found
     assert "Redacted: the arguments of sign_in (c1).\n" in found
+    return found
+
+
+@scene
+async def a_redaction_that_leaves_nothing() -> str:
+    lines = [call("odd", given="x", id="c1"), call("fail", why="x", id="c2"), text("Hello, Ann.")]
+    found = await sent(*lines, message="I am Ann.", redact=lambda kind, text: "(gone)")
+    assert "Ann" not in found
+    return found
+
+
+@scene
+async def a_client_tool() -> str:
+    model = ScriptedModel(call("beep", id="c1"), text("It beeped."))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CopyDesk, "model", model)
+        async with served(App(agents=[CopyDesk])) as one:
+            client = await one.join("/agents/copy-desk/main")
+            await say(client, "r1", "Beep!", clientTools=[{"name": "beep"}])
+            await done(client, "r1")
+            await tool_result(client, "c1", "beep!")
+            await done(client, "r1-1")
+            found = await copied(one.world, "r1")
+    assert '"c1": "beep!"' in found
+    return found
+
+
+@scene
+async def reasoning() -> str:
+    async def thinking(messages: Any, info: Any) -> AsyncIterator[Any]:
+        yield {0: DeltaThinkingPart(content="Rivers are long.")}
+        yield "6650 km"
+
+    async with running(App(agents=[CopyDesk]), models={CopyDesk: FunctionModel(stream_function=thinking)}) as world:
+        found = await copied(world, await (await world.get_agent(CopyDesk, "main")).send("How long?"))
+    assert "Not copied: reasoning.\n" in found
+    return found
+
+
+@scene
+async def too_many_steps() -> str:
+    return await sent(*[call("look", about=f"{at}", id=f"c{at}") for at in range(3)], cls=CopyHasty)
+
+
+@scene
+async def too_many_retries() -> str:
+    return await sent(*[call("doubt", river="Nil", id=f"c{at}") for at in range(3)], cls=CopyHasty)
+
+
+@scene
+async def a_message_received_during_the_turn() -> str:
+    gate = asyncio.Event()
+    pupil = ScriptedModel(text("I study.", gate=gate), text(" Faster now."))
+    desk = ScriptedModel(
+        call("spawn_agent", agent="pupil", name="p", message="Study!", id="c1"),
+        call("send_message", name="p", message="Hurry!", id="c2"),
+        text("Told."),
+    )
+    async with running(App(agents=[CopyDesk]), models={CopyDesk: desk, CopyPupil: pupil}) as world:
+        agent = await world.get_agent(CopyDesk, "main")
+        turn = await agent.turns.start("Teach.")
+        await world.until(lambda: bool(pupil.asked))
+        await agent.turns.wait(turn.id)
+        gate.set()
+        await world.until(lambda: len(pupil.asked) == 2)
+        await world.settled()
+        (row,) = (await ask(world, "agents", address="CopyDesk:main"))["rows"]
+        (work,) = (await ask(world, "works", address=row["address"]))["rows"]
+        found = await copied(world, work["work"], row["address"])
+    assert "Not copied: messages received during the turn.\n" in found
     return found
 
 

@@ -19,15 +19,14 @@ from sapwood.errors import InvalidArguments, NotFound, UnknownAgent
 from sapwood.kernel.marshal.agent_class import AgentClass, resolve
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.tree import Tree
+from sapwood.runs.tables.decisions import ASK
 from sapwood.storage.database import Database
 
-DECIDED = {
-    "approved": "approved",
-    "denied": "denied",
-    "done": "answered by the client",
-    "failed": "failed in the client",
-}
-"""What a person or a client did with a tool call, by the kind of the decision."""
+DECIDED = ("approved", "denied")
+ANSWERED = ("answered", "denied")
+"""The kinds of decisions about tool calls, and about what code asks."""
+
+WROTE, ASKED_FOR = "what a person wrote", "what a person was asked"
 
 
 class OneTurn(OneAgent):
@@ -44,7 +43,7 @@ async def _record(call: AdminCall, params: OneTurn) -> Answer:
     shown = redacted.of(copy)
     said = "".join(step.text for step in copy.steps)
     error = records.model_error(copy)
-    calls = records.call_comments(redacted)
+    calls, answers = records.call_comments(redacted), records.answers(copy, redacted)
     test = RecordedTest(
         TurnScript(shown, error, records.step_comments(has_failed=error is not None), calls),
         "".join(step.text for step in shown.steps) if said == copy.text else shown.text,
@@ -53,7 +52,11 @@ async def _record(call: AdminCall, params: OneTurn) -> Answer:
         version("sapwood"),
         deps=None if kind is None else deps_origin(kind),
         debounces=kind is not None and getattr(kind.cls, "concurrency", None) == "debounce",
-        notes=[*(f"Redacted: {one}" for one in redacted.changed), *(f"Not copied: {one}" for one in shown.missing)],
+        notes=[
+            *(f"Redacted: {one}" for one in redacted.changed),
+            *(f"Not copied: {one}" for one in shown.missing),
+            *answers,
+        ],
     )
     return {"file": test.file, "text": test.text()}
 
@@ -92,12 +95,9 @@ class _Records(NamedTuple):
 
     @classmethod
     def read(cls, call: AdminCall, database: Database, copy: TurnCopy) -> _Records:
-        reads, ids = call.node.read_models, {one.id for step in copy.steps for one in step.calls}
-        decisions = reads.decisions(database, MOST_ROWS) or []
-        return cls(
-            reads.spans(database, str(WorkId.run(copy.id)), MOST_ROWS),
-            [one for one in decisions if one["question"] in ids and one["kind"] in DECIDED],
-        )
+        reads = call.node.read_models
+        spans = reads.spans(database, str(WorkId.run(copy.id)), MOST_ROWS)
+        return cls(spans, reads.decisions(database, MOST_ROWS) or [])
 
     def model_error(self, copy: TurnCopy) -> str | None:
         """Return with what the last request to the model failed; `None` if it did not."""
@@ -128,13 +128,29 @@ class _Records(NamedTuple):
             if one["kind"] == "tool" and one["attempt"] > 1:
                 found.setdefault(one["facts"].get("key", ""), []).append(f"attempt {one['attempt']}")
         for one in self.decisions:
-            what = DECIDED[one["kind"]]
-            if one["kind"] == "approved" and one["arguments"] is not None:
-                given = msgspec.json.decode(one["arguments"])
-                shown = redacted.value("arguments", given, f"the arguments of {one['tool']} that a person wrote")
-                what = f"approved with {msgspec.json.encode(shown).decode()}"
+            if one["kind"] not in DECIDED or one["tool"] == ASK:
+                continue
+            what = one["kind"]
+            if one["arguments"] is not None:
+                what += f" with {_json(redacted.value('arguments', msgspec.json.decode(one['arguments']), WROTE))}"
             found.setdefault(one["question"], []).append(what)
         return {id: ", ".join(dict.fromkeys(notes)) for id, notes in found.items()}
+
+    def answers(self, copy: TurnCopy, redacted: RedactedTurn) -> list[str]:
+        """Return what people answered during the turn that code has asked them."""
+        found: list[str] = []
+        for one in self.decisions:
+            if one["kind"] not in ANSWERED or one["tool"] != ASK or not copy.began_at <= one["at"] <= copy.ended_at:
+                continue
+            prompt = redacted.value("message", msgspec.json.decode(one["shown"]).get("prompt"), ASKED_FOR)
+            answer = None if one["arguments"] is None else msgspec.json.decode(one["arguments"])
+            said = _json(redacted.value("message", answer, WROTE)) if one["kind"] == "answered" else "no answer"
+            found.append(f"A person was asked: {prompt} Answer: {said}")
+        return found
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 RECORD = Endpoint("record", "content", OneTurn, _record)
