@@ -544,9 +544,11 @@ def check(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, most: int
     source = play(SCENES[name]())
     others = {f"test_changed_{at}.py": one for at, one in enumerate(changed(source, most))}
 
-    outcomes = run(folder, {"test_copy.py": source, **others}, monkeypatch)
+    same = {"test_same.py": ast.unparse(ast.parse(source))} if most > 1 else {}
+    outcomes = run(folder, {"test_copy.py": source, **same, **others}, monkeypatch)
 
     assert outcomes.passed.get("test_copy"), (source, outcomes.problems)
+    assert not same or outcomes.passed.get("test_same")
     assert [name for name in others if outcomes.passed.get(Path(name).stem, True)] == []
     assert others or name == "cancelled_before_a_word"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ async def _record(call: AdminCall, params: OneTurn) -> Answer:
             *answers,
         ],
     )
-    return {"file": test.file, "text": test.text()}
+    return {"file": test.file, "text": await asyncio.to_thread(test.text)}  # a long turn takes long to write
 
 
 def _class_of(call: AdminCall, tree: Tree, address: Address) -> AgentClass | None:
