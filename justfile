@@ -36,6 +36,10 @@ prove-gate *args:
 timings *args:
     python scripts/timings.py {{args}}
 
+# The test kit of A2A against a server: it is cloned into the folder the first time.
+a2a-tck folder:
+    python scripts/a2a_tck.py "{{folder}}"
+
 # Mutation tests: every injected bug must be caught by the crash tests.
 test-mutants:
     python scripts/gate.py nightly --only mutants --only "mutants that run alone"

@@ -394,6 +394,12 @@ async def test_cards_are_public_and_name_the_agent_and_its_url() -> None:
         assert (first["name"], own["name"], own["description"]) == ("TaskWorker", "TaskOffice", "Has a buyer buy.")
         assert own["supportedInterfaces"][0]["url"] == "https://agents.example.com/a2a/task-office"
         assert own["securityRequirements"] == [{"schemes": {"key": {"list": []}}}]
+        again = await one.site.http("/.well-known/agent-card.json")
+        tag = again.headers["etag"]
+        cached = await one.site.http("/.well-known/agent-card.json", headers={"if-none-match": tag})
+        assert (cached.status, cached.text, cached.headers["etag"]) == (304, "", tag)
+        other = await one.site.http("/a2a/task-office/.well-known/agent-card.json", headers={"if-none-match": tag})
+        assert other.status == 200
         assert (await one.site.http("/a2a/nobody/.well-known/agent-card.json", headers={"who": "ann"})).status == 404
         unknown = await one.site.http("/a2a/nobody", method="POST", headers={"who": "ann"})
         assert (unknown.status, "/a2a/task-worker" in unknown.text) == (404, True)

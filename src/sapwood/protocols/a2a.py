@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,11 @@ class A2a(Adapter):
             if request.method not in ("GET", "HEAD") or found not in self.published:
                 return Response("Not Found", 404)
             base = str(request.base_url.replace(path=request.scope.get("root_path", "")))
-            return JSONResponse(self.card(found, base), headers={"cache-control": "max-age=300"})
+            response = JSONResponse(self.card(found, base), headers={"cache-control": "max-age=300"})
+            tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+            response.headers["etag"] = tag
+            is_known = tag in request.headers.get("if-none-match", "")
+            return Response(status_code=304, headers={"etag": tag}) if is_known else response
         if path not in self.published:
             names = ", ".join(self.published)
             return Response(f"There is no A2A agent at this path. The agents of this server: {names}.", 404)
