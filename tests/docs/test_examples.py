@@ -124,6 +124,13 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["survey: {'place': 'the yard', 'meters': 48}", "order: The desk will come."],
     ),
+    "reader.py": (
+        [
+            "library_search: at once\nlibrary_lend: a person must allow it\nOaks, by Ann Oak: 1 copy",
+            "May library_lend be called with {'title': 'Trees'}?\nIt is yours.",
+        ],
+        ["Oaks, by Ann Oak: 1 copy\nIt is yours."],
+    ),
     "payments.py": (
         [
             "order 17 is payment 1\norder 17 is payment 1\ncents in the ledger: 500",
