@@ -263,3 +263,68 @@ async def test_which_calls_a_person_must_allow_follows_from_annotations(approval
         user = await one.world.get_agent(ToolUser, "ann")
         added = await user.add("web", url, {"approval": approval})
         assert {one.name for one in added.tools if one.requires_approval} == asked
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {},
+        {"readOnlyHint": False},
+        {"readOnlyHint": "true"},
+        {"readOnlyHint": 1},
+        {"readOnlyHint": True, "destructiveHint": True},
+        {"destructiveHint": "false"},
+    ],
+)
+@pytest.mark.parametrize("approval", ["writes", "destructive", "always"])
+async def test_a_declaration_that_is_missing_wrong_or_contradicts_itself_lowers_nothing(
+    approval: str, hints: dict[str, Any]
+) -> None:
+    server = RemoteServer([tool("greet", **hints)])
+    async with served(greeter(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(ToolUser, "ann")
+        added = await user.add("web", url, {"approval": approval})
+        assert [one.requires_approval for one in added.tools] == [True]
+
+
+async def test_of_a_server_that_is_not_trusted_a_person_allows_every_call() -> None:
+    server = RemoteServer([tool("greet", readOnlyHint=True, idempotentHint=True)], {"tools/call": said("Hello")})
+    async with served(greeter(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(ToolUser, "ann")
+        await user.add("web", url, {"approval": "always"})
+        assert (await user.send("greet Ann")).status == "waiting"
+        assert server.asked("tools/call") == []
+
+
+async def test_a_call_that_waits_for_a_person_still_does_after_its_tool_declares_itself_read_only() -> None:
+    server = RemoteServer([tool("greet")], {"tools/call": said("Hello")})
+    async with served(greeter(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(ToolUser, "ann")
+        await user.add("web", url)
+        turn = await user.send("greet Ann")
+        assert turn.status == "waiting"
+
+        server.tools = [tool("greet", readOnlyHint=True)]
+        await one.world.clock.advance(301)
+        assert [one.requires_approval for one in (await user.add("web", url)).tools] == [False]
+        await one.world.crash()
+        user = await one.world.get_agent(ToolUser, "ann")
+        await one.world.settled()
+        (question,) = await user.questions.list()
+        assert server.asked("tools/call") == []
+
+        assert await user.questions.deny(question, "not now")
+        assert (await user.turns.wait(turn.id)).status == "completed"
+        assert server.asked("tools/call") == []
+
+
+async def test_a_tool_that_declares_itself_destructive_later_needs_approval_from_then_on() -> None:
+    server = RemoteServer([tool("greet", readOnlyHint=True)], {"tools/call": said("Hello")})
+    async with served(greeter(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(ToolUser, "ann")
+        await user.add("web", url)
+        server.tools = [tool("greet", destructiveHint=True)]
+        await one.world.clock.advance(301)
+
+        assert (await user.send("greet Ann")).status == "waiting"
+        assert server.asked("tools/call") == []

@@ -60,7 +60,7 @@ def _tool(given: Any, server: str, names: set[str]) -> StoredTool | None:
         shown=shown_name(server, name, names),
         description=cleaned(tool.get("description"), LONGEST_DESCRIPTION),
         schema=arguments,
-        reads_only=hints.get("readOnlyHint") is True,
+        reads_only=hints.get("readOnlyHint") is True and hints.get("destructiveHint") is not True,
         destroys=hints.get("destructiveHint") is not False,
         repeats=hints.get("idempotentHint") is True,
         headers=repeated,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from sapwood.capabilities.mcp_servers import McpServers, ServerRow, StoredTool
@@ -49,20 +48,13 @@ class ServerTools:
 
     def tools(self, *, is_ready: bool = False) -> dict[str, tuple[ServerRow, StoredTool]]:
         """Return all tools by the names that the model sees; if `is_ready`, only those that it is offered."""
-        usable = [row for _, row in self._servers.usable()]
         return {
             tool.shown: (row, tool)
-            for row in usable
+            for _, row in self._servers.usable()
             if row.status == "ready" or not is_ready
             for tool in row.stored_tools()
-            if not self._is_taken(tool.shown, row, usable)
+            if tool.shown not in self.reserved and not tool.shown.startswith(OUTPUT)
         }
-
-    def _is_taken(self, shown: str, row: ServerRow, usable: Sequence[ServerRow]) -> bool:
-        """Return whether a name belongs to another tool of the agent, or begins like those of another server."""
-        others = (other.name for other in usable if len(other.name) > len(row.name))
-        is_output = shown.startswith(OUTPUT)
-        return is_output or shown in self.reserved or any(shown.startswith(f"{name}_") for name in others)
 
     def approvers(self, row: ServerRow) -> Approvers | None:
         """Return who may allow calls to a server. `None` means that it does not say."""
