@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -299,6 +299,59 @@ def test_the_sequence_of_open_webui_across_a_kill(tmp_path: Path) -> None:
         with pytest.raises(APIStatusError) as refused:
             chat(("user", "hi"), ("assistant", answer), ("user", "other"), ("assistant", "x"), ("user", "end"))
         assert (refused.value.status_code, refused.value.code) == (409, "history_mismatch")
+
+
+def place_of(answer: Any) -> str:
+    """Return the conversation that a chat completion belongs to."""
+    return answer.to_dict()["conversation"]["id"]
+
+
+def test_the_sequence_of_librechat_across_a_kill(tmp_path: Path) -> None:
+    """As it sends it to a custom endpoint: its settings in each request, texts as parts, the title beside the answer.
+
+    With `X-Conversation-Id: "{{LIBRECHAT_BODY_CONVERSATIONID}}"` in its `headers`, requests for titles have it too.
+    """
+    with site(tmp_path) as one:
+        client = one.client().with_options(default_headers={"X-Conversation-Id": "0e5c3f64-71d2"})
+        assert "writer" in [model.id for model in client.models.list()]
+        ui: Any = {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "user": "665f1c"}
+        places: dict[str, str] = {}
+
+        def chat(*messages: tuple[str, str], then: Callable[[], None] = lambda: None) -> str:
+            said: Any = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in messages]
+            options: Any = {"include_usage": True}
+            text, last = "", None
+            for chunk in client.chat.completions.create(
+                model="writer", messages=said, stream=True, stream_options=options, **ui
+            ):
+                if not text:
+                    then()
+                text += "".join(choice.delta.content or "" for choice in chunk.choices)
+                last = chunk
+            assert last is not None
+            assert last.usage is not None
+            places[messages[-1][1]] = place_of(last)
+            return text
+
+        def title() -> None:
+            prompt = "Provide a concise, 5-word-or-less title for the conversation. Conversation:\nUser: hi\nAI: word0"
+            named = client.chat.completions.create(
+                model="writer", messages=[{"role": "user", "content": prompt}], temperature=0.2, user="665f1c"
+            )
+            places["title"] = place_of(named)
+
+        answer = chat(("user", "hi"), then=title)
+        assert len(answer.split()) == WORDS
+        one.kill()
+        one.start()
+        with pytest.raises((APIConnectionError, httpx.HTTPError)):
+            chat(("user", "hi"), ("assistant", answer), ("user", "more"), then=one.kill)
+        one.start()
+        again = chat(("user", "hi"), ("assistant", answer), ("user", "more"))  # "regenerate" sends the same
+        chat(("user", "hi"), ("assistant", answer), ("user", "other"))  # an edited message takes its place
+        chat(("user", "hi"), ("assistant", answer), ("user", "other"), ("assistant", again), ("user", "end"))
+        assert places["title"] != places["hi"]
+        assert {places[said] for said in ("hi", "more", "other", "end")} == {places["hi"]}
 
 
 @pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])

@@ -9,6 +9,7 @@ import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.types import GetTaskRequest, Message, Part, Role, SendMessageRequest, SubscribeToTaskRequest, TaskState
+from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from tests.e2e.kills.caller import PAUSE, Caller
 from tests.machine import patience
@@ -71,6 +72,9 @@ class A2aCaller(Caller):
                     self.accepted(*(answered or ()))
                     known = known or event.task.id or event.status_update.task_id
                 found = await client.get_task(GetTaskRequest(id=known))
+            except UnsupportedOperationError:  # it is over, so nobody can subscribe to it
+                is_accepted = False
+                continue
             except BROKEN as error:
                 if str(error).startswith("HTTP Error 4"):
                     raise
