@@ -87,6 +87,29 @@ def test_a_tool_of_the_page_runs_once_also_if_the_page_is_reloaded(page: Page, s
     assert json.loads(page.evaluate("localStorage.ran")) == ["UTC"]
 
 
+@pytest.mark.core("pages")
+def test_a_tool_of_the_page_runs_once_though_the_server_dies_while_it_runs_and_after_it(
+    page: Page, server: SapwoodAgUi
+) -> None:
+    page.goto(f"http://{server.host}/index.html#writer/four")
+    page.evaluate("() => { window.held = new Promise((go) => { window.release = go; }); }")
+    say(page, "time hangs")
+    page.wait_for_function("window.ran.length === 1")
+    crash(server)
+    page.evaluate("window.release()")
+    expect(page.get_by_text("it is")).to_have_count(1)
+    page.reload()
+    expect(page.get_by_text("it is")).to_have_count(1)
+    expect(page.get_by_text("it is noon")).to_have_count(0)
+    crash(server)
+    page.reload()
+    expect(page.get_by_text("it is noon")).to_have_count(1)
+    expect(page.get_by_text("time hangs")).to_have_count(1)
+    say(page, "story")
+    expect(page.get_by_text("w39")).to_have_count(1)
+    assert json.loads(page.evaluate("localStorage.ran")) == ["UTC"]
+
+
 def test_an_interrupt_is_answered_once_after_a_crash(page: Page, server: SapwoodAgUi, tmp_path: Path) -> None:
     page.goto(f"http://{server.host}/index.html#office/three")
     say(page, "buy")

@@ -24,6 +24,8 @@ from sapwood.protocols import AgUi
 
 COUNTS = Path(os.environ["AG_UI_COUNTS"])
 WORDS = [f"w{number}" for number in range(40)]
+HANGING = ("story hangs", "time hangs")
+"""Prompts whose answer stops in the middle of its words."""
 
 
 def note(what: str) -> None:
@@ -63,7 +65,7 @@ class Scripted(ChatAgent):
             name, arguments = step
             yield {1: DeltaToolCall(name=name, json_args=arguments, tool_call_id=f"{self.name}-{prompt}-{done}")}
             return
-        hangs = prompt == "story hangs" and is_first(f"{self.name} {prompt}")
+        hangs = prompt in HANGING and is_first(f"{self.name} {prompt}")
         for at, word in enumerate(step):
             yield f"{word} "
             if hangs and at == len(step) // 2:
