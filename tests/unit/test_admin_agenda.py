@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.admin_requests import LOOK, ask, pages
 
-from sapwood import After, Agent, App, ChatAgent, Every, NotFound, Retry, tool
+from sapwood import After, Agent, App, ChatAgent, Every, NotFound, Retry, agent, tool
 from sapwood.admin.access import Access, Scope
-from sapwood.errors import InvalidArguments
+from sapwood.errors import InvalidArguments, StoredDataError
 from sapwood.testing import ScriptedModel, World, call, running, text
 from sapwood.types import Address, Fiber
 
@@ -335,3 +337,45 @@ async def test_dead_letters_are_called_again_or_deleted() -> None:
         assert (await ask(world, "act", address=ROOT, id="all", do="delete"))["done"] == 2
         assert (await ask(world, "dead-letters"))["letters"] == []
         assert CALLS == ["send lost"]
+
+
+async def test_work_is_found_while_the_index_of_alarms_is_made_again() -> None:
+    async with running(app()) as world:
+        await (await world.get_agent(AdminPlanner, "main")).plan_below("x")
+        before = (await ask(world, "agenda"))["rows"]
+
+        world.node.alarms.when_lost = lambda: None
+        world.node.alarms.start_over(StoredDataError("a page does not match its checksum"))
+
+        assert not world.node.alarms.is_whole
+        assert len(before) == 2
+        assert (await ask(world, "agenda"))["rows"] == before
+
+
+async def test_work_is_found_after_its_root_got_another_type_id(tmp_path: Path) -> None:
+    async def found(of: type[AdminPlanner], *, woken: bool) -> list[str]:
+        async with running(App(agents=[of]), data=str(tmp_path)) as world:
+            if woken:
+                root = await world.get_agent(of, "main")
+                await root.plan()
+                await root.plan_below("x")
+            await world.settled()
+            whole = [row["address"] for row in (await ask(world, "agenda"))["rows"]]
+            one_each = [row["address"] for page in await pages(world, "agenda", limit=1) for row in page]
+            assert one_each == whole
+            return list(dict.fromkeys(whole))
+
+    @agent(type="planner-before")
+    class PlannerBefore(AdminPlanner):
+        pass
+
+    assert await found(PlannerBefore, woken=True) == ["planner-before:main", "planner-before:main/AdminPlanner:x"]
+    del PlannerBefore
+    gc.collect()
+
+    @agent(type="planner-after", aliases=["planner-before"])
+    class PlannerAfter(AdminPlanner):
+        pass
+
+    assert await found(PlannerAfter, woken=False) == ["planner-before:main", "planner-before:main/AdminPlanner:x"]
+    assert await found(PlannerAfter, woken=True) == ["planner-after:main", "planner-after:main/AdminPlanner:x"]
