@@ -278,3 +278,21 @@ async def test_a_text_above_the_limit_is_left_out_and_the_rest_of_its_request_is
         assert await counted(world, "SELECT count(*) FROM sapwood_sent_texts WHERE body IS NULL") == [[1]]
         second = await one.send("again")
         assert len((await told(world, turn=second.id, step=1))["requests"]) == 1
+
+
+async def test_an_incarnation_begins_with_what_it_does_and_not_with_what_a_crash_interrupted() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("never heard", gate=gate), text("heard"))
+    cls = talker(model, base=Looking)
+    async with running(App(agents=[cls])) as world:
+        one = await world.get_agent(cls, "t")
+        turn = (await one.turns.start("hello")).id
+        await world.until(lambda: len(model.asked) == 1)
+        await world.clock.advance(5)  # the request is committed
+        await world.crash()
+        one = await world.get_agent(cls, "t")
+        await one.turns.wait(turn)
+
+        steps = await counted(world, "SELECT began_at FROM sapwood_spans WHERE kind = 'step' ORDER BY number")
+        begun = await counted(world, "SELECT began_at FROM sapwood_incarnations ORDER BY number")
+        assert steps[0][0] + 5 <= begun[1][0] <= steps[1][0]

@@ -357,10 +357,11 @@ class Spans:
         self._database.ensure(SPANS)
         if not self._is_noted:
             self._is_noted = True
+            now = self._actor.host.clock.now()  # what is written first may have begun in an earlier incarnation
             self._database.execute(
                 "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
                 self._incarnation,
-                next(iter(changed.values())).began_at,
+                min((row.began_at for row in changed.values() if row.incarnation == self._incarnation), default=now),
                 _version(),
             )
         for start in range(0, len(rows), AT_ONCE):
