@@ -59,3 +59,21 @@ class StudioServer(Example):
         )
         with urlopen(request, timeout=patience()) as answer:
             return answer.read().decode()
+
+
+class ServedStudio(StudioServer):
+    """`sapwood serve --studio`: one process, which can be killed and started again with its data."""
+
+    def command(self) -> list[str]:
+        options = ["--port", str(self.port), "--data", str(self._data), "--studio", "--grace", "3"]
+        return [sys.executable, "-m", "sapwood", "serve", str(APP), *options]
+
+    def link(self, place: str = "") -> str:
+        """Return a link with the token of this start."""
+        return f"{self.url}/studio/#t={self.token()}" + (f"&at={quote(place, safe='')}" if place else "")
+
+
+def events(answer: str) -> list[tuple[str, Any]]:
+    """Return the events of a stream that has ended."""
+    found = re.findall(r"^event: (\S+)\ndata: (.*)$", answer, re.MULTILINE)
+    return [(name, json.loads(data)) for name, data in found]

@@ -113,4 +113,22 @@ class Desk(ChatAgent):
         await self.questions.ask("Why that one?")
 
 
-app = App(agents=[Plant, Desk])
+class Miner(ChatAgent):
+    """Calls thousands of tools in one turn."""
+
+    model = ScriptedModel(
+        *(calls(*(call("strike", id=f"{step}-{number}") for number in range(200))) for step in range(10)), text("Gold.")
+    )
+
+    @tool(idempotent=True)
+    async def strike(self) -> int:
+        """Strike a rock."""
+        return 1
+
+    @expose
+    async def dig(self) -> None:
+        """Dig for as long as it takes."""
+        await self.send("Dig.")
+
+
+app = App(agents=[Plant, Desk, Miner])

@@ -2,7 +2,7 @@
 
 import { ActButton } from "./Act";
 import { useNow, usePages } from "./hooks";
-import { JsonBox } from "./Json";
+import { Brief } from "./Json";
 import { AgentName, type Column, ErrorNote, Gaps, Loading, MoreButton, Nothing, Shown, StatusBadge, Table, Time } from "./parts";
 import type { AgendaRow } from "./types";
 
@@ -18,7 +18,8 @@ export function Agenda({ address }: { address?: string }) {
     { key: "name", label: "What", grow: true, cell: (row) => (
       <>
         <strong className="mono">{row.name}</strong> <span className="muted">{KINDS[row.kind]}{row.repeats ? ", repeats" : ""}{row.queue ? `, queue ${row.queue}` : ""}</span>
-        {row.arguments && <Shown value={row.arguments}>{(value) => <JsonBox label={`Arguments of ${row.name}`} value={value} open={0} />}</Shown>}
+        {row.arguments && <br />}
+        {row.arguments && <Shown value={row.arguments}>{(value) => <Brief label={`Arguments of ${row.name}`} value={value} />}</Shown>}
         {row.error && <p className="row-error"><Shown value={row.error}>{(text) => <>{text}</>}</Shown></p>}
       </>
     ) },

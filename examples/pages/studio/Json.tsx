@@ -52,3 +52,14 @@ function Scalar({ value }: { value: Json }): ReactNode {
 export const JsonBox = ({ label, value, open }: { label: string; value: Json; open?: number }) => (
   <div className="json" role="group" aria-label={label} tabIndex={0}><JsonView value={value} open={open} /></div>
 );
+
+const BRIEF = 100;
+
+/** A value on one line; a long one opens. */
+export function Brief({ label, value }: { label: string; value: Json }) {
+  const isPlain = typeof value === "object" && value !== null && !Array.isArray(value) && !isHidden(value);
+  const text = isPlain ? Object.entries(value).map(([name, one]) => `${name}: ${JSON.stringify(one)}`).join(", ") : JSON.stringify(value);
+  if (!text) return null;
+  if (text.length <= BRIEF) return <span className="mono brief">{text}</span>;
+  return <details className="brief"><summary className="mono">{text.slice(0, BRIEF)}…</summary><JsonBox label={label} value={value} open={2} /></details>;
+}

@@ -5,6 +5,7 @@ import type { TabProps } from "./Agent";
 import { bytes, duration } from "./format";
 import { useNow, usePages } from "./hooks";
 import { AgentName, type Column, ErrorNote, Field, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
+import { childOf } from "./children";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import type { RunRow } from "./types";
 
@@ -37,12 +38,3 @@ export default function Runs({ address }: TabProps) {
     </>
   );
 }
-
-/** The address of a child, from its segment with the plain name. */
-export function childOf(address: string, segment: string): string {
-  const colon = segment.indexOf(":");
-  return `${address}/${segment.slice(0, colon)}:${encodeName(segment.slice(colon + 1))}`;
-}
-
-/** A name as addresses have it. */
-export const encodeName = (name: string) => encodeURIComponent(name).replace(/[!'()*]/g, (one) => `%${one.charCodeAt(0).toString(16).toUpperCase()}`);

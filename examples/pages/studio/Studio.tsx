@@ -15,6 +15,8 @@ import type { Session } from "./types";
 
 const Agents = lazy(() => import("./Agents"));
 const Agent = lazy(() => import("./Agent"));
+const Timeline = lazy(() => import("./Timeline"));
+const Compare = lazy(() => import("./Compare"));
 const Inbox = lazy(() => import("./Inbox"));
 const Schedules = lazy(() => import("./Schedules"));
 const Spending = lazy(() => import("./Spending"));
@@ -33,6 +35,8 @@ const SCREENS: Screen[] = [
 /** Screens about something: links lead there, and they belong to one of the navigation. */
 const DETAILS: (Screen & { of: string })[] = [
   { name: "a", of: "agents", label: "Agent", icon: null, show: () => <Agent /> },
+  { name: "t", of: "agents", label: "Timeline", icon: null, show: () => <Timeline /> },
+  { name: "compare", of: "agents", label: "Compare", icon: null, show: () => <Compare /> },
 ];
 
 export function Studio() {
@@ -57,7 +61,7 @@ function Frame() {
   const main = useRef<HTMLElement>(null);
   const isFirst = useRef(true);
   useEffect(() => {
-    document.title = `${detail ? path[1] : screen?.label ?? "Not found"} · sapwood studio`;
+    document.title = `${detail && path[1] ? path[1] : screen?.label ?? "Not found"} · sapwood studio`;
     if (!isFirst.current) main.current?.focus({ preventScroll: true });
     isFirst.current = false;
   }, [place]);

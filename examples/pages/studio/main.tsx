@@ -7,6 +7,7 @@ import "./studio.css";
 import "./parts.css";
 import "./agents.css";
 import "./agent.css";
+import "./timeline.css";
 
 takeToken();
 addEventListener("hashchange", takeToken); // a link that is pasted into a tab that is open

@@ -13,79 +13,90 @@ export function titleOf(span: Span): string {
   return span.name;
 }
 
-export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation };
+export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation; isCrash: boolean };
 export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; parts: number };
 export type TimelineRow = SpanRow | (Gap & { key: string; depth: number });
 
-type Agent = { spans: Span[]; incarnations: Map<number, Incarnation> };
+type Agent = { spans: Span[]; works: Map<string, Span[]>; incarnations: Map<number, Incarnation> };
 
 /** The spans of some agents, as they arrive. */
 export class Spans {
   readonly agents = new Map<Address, Agent>();
+  private readonly children = new Map<string, Address>();
+  count = 0;
 
   add({ address, spans, incarnations }: SpanBatch): void {
-    const agent: Agent = this.agents.get(address) ?? { spans: [], incarnations: new Map() };
-    agent.spans.push(...spans);
+    const agent: Agent = this.agents.get(address) ?? { spans: [], works: new Map(), incarnations: new Map() };
+    for (const span of spans) {
+      agent.spans.push(span);
+      const work = agent.works.get(span.work);
+      if (work) work.push(span);
+      else agent.works.set(span.work, [span]);
+    }
+    this.count += spans.length;
     for (const one of incarnations) agent.incarnations.set(one.number, one);
     this.agents.set(address, agent);
+    const last = segments(address).at(-1)!;
+    this.children.set(`${address.slice(0, address.lastIndexOf("/"))} ${last.type}:${last.name}`, address);
   }
 
   /** The rows of a piece of work, with what its sub-agents did for it. */
   rows(address: Address, work: string, closed: ReadonlySet<string>): TimelineRow[] {
     const rows: TimelineRow[] = [];
-    this.gather(rows, address, (span) => span.work === work, 0, closed, new Set());
+    this.gather(rows, address, work, 0, closed, new Set());
     return rows;
   }
 
-  private gather(rows: TimelineRow[], address: Address, isWanted: (span: Span) => boolean, depth: number, closed: ReadonlySet<string>, seen: Set<Address>): void {
+  private gather(rows: TimelineRow[], address: Address, work: string, depth: number, closed: ReadonlySet<string>, seen: Set<Address>): void {
     const agent = this.agents.get(address);
     if (!agent || seen.has(address)) return;
     const inside = new Set(seen).add(address);
-    const own = agent.spans.filter(isWanted);
+    const own = agent.works.get(work) ?? [];
     const children = new Map<number | null, Span[]>();
     const numbers = new Set(own.map(({ number }) => number));
     for (const span of own) {
       const parent = span.parent !== null && numbers.has(span.parent) ? span.parent : null;
-      children.set(parent, [...(children.get(parent) ?? []), span]);
+      const siblings = children.get(parent);
+      if (siblings) siblings.push(span);
+      else children.set(parent, [span]);
     }
     let incarnation: number | null = null;
     const visit = (span: Span, at: number) => {
       const next = agent.incarnations.get(span.incarnation);
-      if (incarnation !== null && span.incarnation !== incarnation && next) rows.push(gap(address, own, incarnation, next, at));
-      incarnation = span.incarnation;
+      const between = incarnation !== null && span.incarnation > incarnation && next ? gap(address, own, incarnation, next, at) : null;
+      if (between) rows.push(between);
+      incarnation = Math.max(incarnation ?? 0, span.incarnation);
       const below = children.get(span.number) ?? [];
       const child = span.kind === "run" ? this.childOf(address, span) : null;
       const key = `${address} ${span.number}`;
-      rows.push({ kind: "span", key, address, span, depth: at, end: endOf(span, agent.incarnations), parts: below.length + (child ? 1 : 0) });
+      rows.push({ kind: "span", key, address, span, depth: at, end: endOf(span), parts: below.length + (child ? 1 : 0) });
       if (closed.has(key)) return;
       below.forEach((one) => visit(one, at + 1));
-      if (child) this.gather(rows, child, (one) => one.work === `run ${span.facts.key}`, at + 1, closed, inside);
+      if (child) this.gather(rows, child, `run ${span.facts.key}`, at + 1, closed, inside);
     };
     (children.get(null) ?? []).forEach((span) => visit(span, depth));
   }
 
   /** The agent that does a run, if it has records. */
   private childOf(address: Address, span: Span): Address | null {
-    for (const one of this.agents.keys()) {
-      if (!one.startsWith(`${address}/`) || one.indexOf("/", address.length + 1) >= 0) continue;
-      const last = segments(one).at(-1)!;
-      if (last.type === span.name && last.name === span.facts.child) return one;
-    }
-    return null;
+    return this.children.get(`${address} ${span.name}:${span.facts.child}`) ?? null;
   }
 }
 
-/** When a span ended. One that a crash cut has no end of its own: it lasted at most until the next process began. */
-function endOf(span: Span, incarnations: Map<number, Incarnation>): number | null {
+/** When a span ended. When a crash cut it is not known: of that, only what was recorded before is. */
+function endOf(span: Span): number | null {
   if (span.ended_at !== null) return span.ended_at;
-  if (!isOver(span)) return null;
-  return incarnations.get(span.incarnation + 1)?.began_at ?? span.first_at ?? span.began_at;
+  return isOver(span) ? span.first_at ?? span.began_at : null;
 }
 
-/** The time between what an incarnation did last and the begin of the next. */
-function gap(address: Address, spans: Span[], before: number, next: Incarnation, depth: number): TimelineRow {
-  const times = spans.filter((one) => one.incarnation === before).flatMap((one) => [one.began_at, one.first_at ?? 0, one.ended_at !== null && one.ended_at <= next.began_at ? one.ended_at : 0]);
-  return { kind: "gap", key: `${address} gap ${next.number}`, address, from: Math.max(...times), to: next.began_at, incarnation: next, depth };
+/** The time between what an incarnation did last and what the next did first. */
+function gap(address: Address, spans: Span[], before: number, next: Incarnation, depth: number): TimelineRow | null {
+  const to = spans.reduce((first, one) => (one.incarnation === next.number ? Math.min(first, one.began_at) : first), Infinity);
+  const own = spans.filter((one) => one.incarnation === before);
+  const times = own.flatMap((one) => [one.began_at, one.first_at, one.ended_at]).filter((one): one is number => one !== null && one <= to);
+  const from = Math.max(...times);
+  const isCrash = own.some((one) => one.status === "interrupted");
+  return to - from > (isCrash ? 0 : SHORTEST) ? { kind: "gap", key: `${address} gap ${next.number}`, address, from, to, incarnation: next, depth, isCrash } : null;
 }
 
 /** A time axis on which long stretches without anything to see are folded. */

@@ -1,0 +1,10 @@
+// The addresses of children.
+
+/** The address of a child, from its segment with the plain name. */
+export function childOf(address: string, segment: string): string {
+  const colon = segment.indexOf(":");
+  return `${address}/${segment.slice(0, colon)}:${encodeName(segment.slice(colon + 1))}`;
+}
+
+/** A name as addresses have it. */
+export const encodeName = (name: string) => encodeURIComponent(name).replace(/[!'()*]/g, (one) => `%${one.charCodeAt(0).toString(16).toUpperCase()}`);

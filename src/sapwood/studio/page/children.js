@@ -1,0 +1,1 @@
+function e(e,n){let r=n.indexOf(`:`);return`${e}/${n.slice(0,r)}:${t(n.slice(r+1))}`}var t=e=>encodeURIComponent(e).replace(/[!'()*]/g,e=>`%${e.charCodeAt(0).toString(16).toUpperCase()}`);export{e as t};

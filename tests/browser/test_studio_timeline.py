@@ -1,0 +1,150 @@
+"""The timeline of a turn: its steps, tool calls, waits and sub-agents on one axis, also through a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, expect
+from tests.browser.looking import Gallery
+from tests.browser.studio import ServedStudio, StudioServer, events
+from tests.browser.tabs import Tabs
+from tests.machine import patience
+
+EXAMPLE = "studio"
+
+
+@pytest.fixture
+def desk(example: StudioServer) -> str:
+    """A desk whose turn waits for an approval."""
+    address = f"Desk:timed-{uuid4().hex[:6]}"
+    example.call(address, "ask", "How long are rivers?")
+    return address
+
+
+def place(example: StudioServer, address: str) -> str:
+    """Return where the timeline of the first work of an agent is."""
+    work = example.answer("works", address=address)["rows"][-1]["work"]
+    return f"/t/{address.replace(':', '%3A')}/{work.replace(' ', '%20')}"
+
+
+@pytest.mark.core("pages")
+def test_a_step_shows_what_the_model_was_sent(tabs: Tabs, example: StudioServer, desk: str) -> None:
+    page = tabs.open(example.link(place(example, desk)))
+    timeline = page.get_by_role("tree", name="Timeline")
+    expect(timeline.get_by_role("treeitem")).to_have_count(14)
+    expect(timeline.get_by_role("treeitem", name="wait approval publish")).to_be_visible()
+
+    timeline.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    asked = page.get_by_role("dialog", name="Step 1")
+    expect(asked.get_by_role("list", name="Messages")).to_contain_text("How long are rivers?")
+    page.keyboard.press("Escape")
+
+    expect(asked).to_have_count(0)
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    expect(timeline.get_by_role("treeitem")).to_have_count(1)
+
+
+def test_it_grows_while_one_looks(tabs: Tabs, example: StudioServer, desk: str, gallery: Gallery) -> None:
+    page = tabs.open(example.link(place(example, desk)))
+    timeline = page.get_by_role("tree", name="Timeline")
+    expect(timeline.get_by_role("treeitem", name="wait approval publish")).to_be_visible()
+    gallery.pictures(page, "studio-timeline")
+    question = example.answer("questions", address=desk)["rows"][0]
+
+    example.ask("answer", address=desk, id=question["id"], answer="approve")
+
+    expect(timeline.get_by_role("treeitem", name="Step 3")).to_be_visible()
+    expect(page.get_by_text("completed").first).to_be_visible()
+
+
+def test_two_turns_are_compared(tabs: Tabs, example: StudioServer, desk: str, gallery: Gallery) -> None:
+    question = example.answer("questions", address=desk)["rows"][0]
+    example.ask("answer", address=desk, id=question["id"], answer="approve")
+    first = place(example, desk)
+    example.call(desk, "ask", "And the Rhine?")
+    page = tabs.open(example.link(first))
+    choice = page.get_by_label("Compare with")
+    choice.focus()
+    expect(choice.get_by_role("option")).to_have_count(2)
+    choice.select_option(index=1)
+
+    both = page.get_by_role("group", name="Spans of both")
+    expect(both.get_by_role("row", name=re.compile("tool publish.*only here"))).to_be_visible()
+    gallery.pictures(page, "studio-compare")
+    page.get_by_label("Only differences").check()
+    expect(both).to_be_visible()
+
+
+class TestAfterACrash:
+    """The process that a turn ran in was killed. Its timeline shows the gap and the next attempt."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStudio]:
+        server = ServedStudio(tmp_path_factory.mktemp("killed"), PAUSE="0.4")
+        yield server
+        server.end(signal.SIGTERM)
+
+    @staticmethod
+    def test_the_gap_and_the_next_attempt_are_shown(tabs: Tabs, example: ServedStudio, gallery: Gallery) -> None:
+        def ask() -> None:
+            with contextlib.suppress(OSError, HTTPException):  # the process is killed meanwhile
+                example.call("Desk:main", "ask", "How long are rivers?")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        researcher = "Desk:main/Researcher:agent-tool%3Ad1"
+        until(lambda: spans(example, researcher, "tool"))
+        example.crash()
+        asking.join()
+        until(lambda: [one for one in spans(example, "Desk:main", "wait") if one["status"] == "running"])
+        page = tabs.open(example.link(place(example, "Desk:main")))
+        timeline = page.get_by_role("tree", name="Timeline")
+
+        expect(timeline.get_by_role("treeitem", name="attempt 2").first).to_be_visible()
+        expect(page.get_by_text("process ended").first).to_be_attached()
+        gallery.pictures(page, "studio-crash")
+        whole = timeline.get_by_role("treeitem").count()
+        page.get_by_label("Only failures").check()
+        expect(timeline.get_by_role("treeitem", name="Turn")).to_have_count(0)
+        assert 0 < timeline.get_by_role("treeitem").count() < whole
+
+
+def spans(example: StudioServer, address: str, kind: str) -> list[dict[str, object]]:
+    try:
+        told = events(example.ask("spans", address=address))
+    except OSError:
+        return []  # not created yet
+    return [one for name, data in told if name == "spans" for one in data["spans"] if one["kind"] == kind]
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Ask again until the server has an answer: nothing tells a test what is recorded."""
+    end = time.monotonic() + patience()
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_of_many_spans_only_those_on_the_screen_are_drawn(tabs: Tabs, example: StudioServer) -> None:
+    address = f"Miner:many-{uuid4().hex[:6]}"
+    example.call(address, "dig")
+    page = tabs.open(example.link(place(example, address)))
+
+    tree = page.get_by_role("tree", name="Timeline")
+    expect(tree.get_by_role("treeitem").nth(20)).to_be_visible()
+    tree.focus()
+    page.keyboard.press("End")
+    expect(tree.get_by_role("treeitem", name="Step 11")).to_be_visible()
+    assert tree.get_by_role("treeitem").count() < 80
