@@ -12,7 +12,7 @@ from tests.unit.admin_requests import LOOK, ask, pages, stream
 from sapwood import Agent, App, NotFound, Refused, Retry
 from sapwood.admin import root_names
 from sapwood.admin.access import Access, Scope
-from sapwood.errors import InvalidArguments
+from sapwood.errors import InvalidArguments, StoredDataError
 from sapwood.testing import World, running
 from sapwood.types import Address
 
@@ -291,3 +291,17 @@ async def test_a_list_that_a_client_did_not_wait_for_is_read_to_its_end_the_next
             await asyncio.wait({reading})
             found, _ = await listed.sorted_after(world.node, None)
             assert [name.partition(":")[2] for name in found] == wanted, turns
+
+
+async def test_a_tree_that_is_damaged_is_listed_with_all_others() -> None:
+    async with running(app()) as world:
+        await grown(world, "a", "x")
+        await grown(world, "b", "x")
+        world.node.trees[Address.root_of("AdminRoot", "b")].root.damage = StoredDataError("Its file is damaged.")
+
+        rows = (await ask(world, "agents"))["rows"]
+        found = [event async for event in stream(world, "find", text="adminroot")]
+
+        assert [(row["name"], row["last_error"]) for row in rows] == [("a", None), ("b", "Its file is damaged.")]
+        assert [name for name, _ in found] == ["rows", "end"]
+        assert names(found[0][1]["rows"]) == ["a", "b"]

@@ -15,6 +15,7 @@ from tests.unit.admin_requests import ask
 from sapwood import Agent, App, ChatAgent, Question, Settings, tool
 from sapwood.cli.commands import cli
 from sapwood.testing import ScriptedModel, call, running, text
+from sapwood.types import Address
 
 
 class ReturnedGoods(Agent):
@@ -143,3 +144,20 @@ def test_an_agent_without_questions_says_so(tmp_path: Path, printed: Callable[..
     loops.play(make())
 
     assert printed("Till:main") == "Till:main and the agents under it have no open questions.\n"
+
+
+async def test_a_damaged_question_hides_only_those_of_its_tree() -> None:
+    async with running(App(agents=[Till])) as world:
+        await (await world.get_agent(Till, "main")).open()
+        await (await world.get_agent(Till, "other")).open()
+        tree = world.node.trees[Address.root_of("Till", "main")]
+        tree.root.begin()
+        tree.root.execute("UPDATE sapwood_questions SET body = '{'")
+        tree.slices.commit()
+
+        told = await ask(world, "questions")
+
+        assert {one["address"] for one in told["rows"]} == {"Till:other", "Till:other/ReturnedGoods:dock"}
+        (unread,) = told["unread"]
+        assert unread["address"] == "Till:main"
+        assert "cannot be read" in unread["error"]

@@ -46,12 +46,15 @@ class AgentRows:
         self.content = content
 
     def root(self, root: Address) -> dict[str, Any]:
-        """Return the row of a root."""
-        tree = self.node.trees.get(root)
-        asks, dead = self.root_counts(tree, root)
-        row = self.row(tree, root, None, asks, dead)
-        if (error := self.node.loader.held_back(root)) is not None:
-            row["status"], row["last_error"] = "quarantined", self.content.text("error", str(error))
+        """Return the row of a root. That it cannot be read is its last error: the others are shown."""
+        tree, damage = self.node.trees.get(root), None
+        try:
+            asks, dead = self.root_counts(tree, root)
+        except SapwoodError as error:
+            asks, dead, damage = None, 0, str(error)
+        row = self.row(tree, root, None, asks, dead) | {"last_error": self.content.text("error", damage)}
+        if (held := self.node.loader.held_back(root)) is not None:
+            row["status"], row["last_error"] = "quarantined", self.content.text("error", str(held))
         return row
 
     def root_counts(self, tree: Tree | None, root: Address) -> tuple[int | None, int]:
@@ -95,10 +98,6 @@ class AgentRows:
             "dead": dead,
             "last_error": None,
         }
-
-    def unread(self, address: Address, error: SapwoodError) -> dict[str, Any]:
-        """Return what is shown of an agent that cannot be read."""
-        return {"address": str(address), "error": self.content.text("error", str(error))}
 
 
 def waiting_in(tree: Tree, address: Address) -> tuple[list[str], list[str]]:

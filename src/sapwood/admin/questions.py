@@ -16,7 +16,7 @@ from sapwood.admin.cursors import cursor, values_in
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent, Page
 from sapwood.admin.merged import by_page
 from sapwood.admin.root_names import RootNames
-from sapwood.errors import InvalidArguments, NotFound, SapwoodError
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError, StoredDataError
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
@@ -91,15 +91,22 @@ class Asked:
         """Return the open questions of an agent and of all below it, with who asks."""
         tree, found, stem = await self._lookup.find(address)
         tree.slices.commit()
-        own = self._own(tree, stem) if stem == ROOT_STEM else msgspec.json.decode(tree.questions.of(found) or "[]")
+        own = self._own(tree, stem) if stem == ROOT_STEM else _read(found, tree.questions.of(found) or "[]")
         asked = [(found, one) for one in own]
-        asked += [(owner, one) for owner, body in tree.questions.below(found) for one in msgspec.json.decode(body)]
+        asked += [(owner, one) for owner, body in tree.questions.below(found) for one in _read(owner, body)]
         return asked
 
     def _own(self, tree: Tree, stem: str) -> list[dict[str, Any]]:
         """Return the questions of a root, which the index of its tree does not have."""
         database = self._lookup.database(tree, stem)
         return [one for read in self._node.read_models.questions for one in read(database, MOST_ROWS)]
+
+
+def _read(owner: Address, body: str) -> list[dict[str, Any]]:
+    try:
+        return msgspec.json.decode(body, type=list[dict[str, Any]])
+    except msgspec.DecodeError as error:
+        raise StoredDataError(f"The questions of {owner} cannot be read: {error}") from None
 
 
 def _later(
