@@ -33,6 +33,17 @@ class CallerDesk(ChatAgent):
         return await self.mcp.add("hotel", url, approval="never", **options)
 
 
+class CallerTwice(CallerDesk):
+    """Its model uses the same id in each step, as some servers of models do."""
+
+    model = ScriptedModel(
+        call("hotel_book", city="Bonn", id="call_0"),
+        call("hotel_book", city="Rome", id="call_0"),
+        text("booked"),
+        each=True,
+    )
+
+
 class CallerCode(Agent):
     """Calls a tool of a server from a fiber."""
 
@@ -51,7 +62,7 @@ class CallerCode(Agent):
         return await fiber.result()
 
 
-APP = (CallerDesk, CallerCode)
+APP = (CallerDesk, CallerTwice, CallerCode)
 
 
 class Hotel(RemoteServer):
@@ -131,6 +142,33 @@ async def test_a_task_of_code_in_a_fiber_is_followed_again_after_a_crash() -> No
         hotel.finish("booked")
         assert await (await one.world.get_agent(CallerCode, "c")).booked() == "booked"
         assert hotel.begun == [{"city": "Bonn"}]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_call_with_the_id_of_an_earlier_one_is_another_call(crashes: bool) -> None:
+    hotel = Hotel()
+
+    def book(asked: Asked) -> dict[str, Any]:
+        if "inputResponses" not in asked.params:
+            return {"resultType": "input_required", "inputRequests": {"q": ASKS}}
+        hotel.begun.append(asked.params["arguments"] | asked.params["inputResponses"]["q"]["content"])
+        return said("booked")
+
+    hotel.answers["tools/call"] = book
+    async with served(app(), **LOCAL) as one, hotel.serving() as url:
+        desk = await one.world.get_agent(CallerTwice, "t")
+        await desk.add(url, {})
+        await desk.turns.start("book both", id="m1")
+        for nights in (1, 2):
+            await one.world.settled()
+            if crashes:
+                await one.world.crash()
+                desk = await one.world.get_agent(CallerTwice, "t")
+                await one.world.settled()
+            (question,) = await desk.questions.list()
+            assert await desk.questions.answer(question, {"nights": nights})
+        await desk.turns.wait("m1")
+        assert hotel.begun == [{"city": "Bonn", "nights": 1}, {"city": "Rome", "nights": 2}]
 
 
 async def test_a_question_of_a_server_waits_for_a_person_through_a_crash() -> None:

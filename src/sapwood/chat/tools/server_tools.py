@@ -121,6 +121,7 @@ def _toolset_class() -> Any:
         async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:
             found = self._tools.found(name)
             assert found is not None  # it was listed just now
-            return await self._tools.call(*found, tool_args, ctx.tool_call_id)
+            # With the step: some models use the same ids in each.
+            return await self._tools.call(*found, tool_args, f"{ctx.run_step} {ctx.tool_call_id}")
 
     return McpToolset
