@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from tests.conformance.mcp_servers import Asked, RemoteServer, said, tool
+from tests.conformance.mcp_servers import Asked, RemoteServer, respond, said, tool
 from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
 
@@ -55,6 +55,12 @@ class CallerCode(Agent):
 
     async def book(self) -> Any:
         return await self.mcp.call("hotel", "book", {"city": "Bonn"})
+
+    async def start_later(self) -> None:
+        self.enqueue(self.book)
+
+    async def queued(self) -> list[str | None]:
+        return [one.error for one in self.queues.list()]
 
     async def booked(self) -> Any:
         fiber = self.fibers.get("book")
@@ -349,3 +355,35 @@ async def test_at_every_commit_a_crash_leaves_one_task() -> None:
             for output in await outputs(one):
                 assert output == "booked" or "interrupted" in output
     assert nth > 5
+
+
+@pytest.mark.parametrize("shakes_hands", [False, True])
+async def test_a_call_that_has_not_reached_its_server_is_sent_when_its_work_is_repeated(shakes_hands: bool) -> None:
+    hotel = Hotel()
+    hotel.answers["tools/call"] = lambda asked: hotel.begun.append(asked.params) or said("booked")
+    if shakes_hands:
+        hotel.answers["server/discover"] = {"error": {"code": -32601, "message": "not known"}}
+        hotel.answers["initialize"] = {"protocolVersion": "2025-11-25", "capabilities": {}}
+
+    async def busy(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 503, "")
+
+    async with served(app(), **LOCAL) as one:
+        code = await one.world.get_agent(CallerCode, "c")
+        async with hotel.serving() as url:
+            assert (await code.add(url)).status == "ready"
+        async with contextlib.AsyncExitStack() as stack:
+            if shakes_hands:  # before the call is sent
+                hotel.raw["initialize"] = busy
+                await stack.enter_async_context(hotel.serving())
+            await code.start_later()
+            while not any(await code.queued()):  # noqa: ASYNC110 - each look is a call
+                await asyncio.sleep(0.01)
+            assert hotel.begun == []
+        hotel.raw.clear()
+        async with hotel.serving():
+            await one.world.clock.advance(60)
+            await until(lambda: bool(hotel.begun))
+            await one.world.settled()
+            assert len(hotel.begun) == 1
+            assert await code.queued() == []

@@ -260,6 +260,13 @@ class StoredProgress:
         )
         return rows[0][0] if rows else None
 
+    def put_back(self, packed: bytes | None) -> None:
+        """Store again what was read before, in this slice; `None` means nothing."""
+        if packed is not None:
+            self.write(packed)
+        elif self._db.has(STEPS):
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ? AND name = ?", str(self.work.id), self.name)
+
     def write(self, packed: bytes) -> None:
         """Keep this, in this slice, instead of what was kept before."""
         self._db.ensure(STEPS)

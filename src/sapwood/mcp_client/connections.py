@@ -18,7 +18,7 @@ from sapwood.capabilities.mcp_servers import McpServers, ServerRow, packed
 from sapwood.errors import OverLimit, Refused, Unavailable
 from sapwood.kernel.actors.actor import Actor
 from sapwood.mcp_client.http import Asked, Endpoint, McpHttp, in_words
-from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
+from sapwood.mcp_client.outcomes import NotSent, RpcFailed, SignInNeeded, Unauthorized
 from sapwood.mcp_client.sealing import UnreadableSecrets
 from sapwood.mcp_client.sign_ins import SignIns
 from sapwood.mcp_client.text import cleaned
@@ -38,10 +38,6 @@ UNREADABLE = (
     "Its stored secrets cannot be opened: none of Settings(secret_keys=…) is the key that sealed them. Add that key, "
     "or remove the server and add it again."
 )
-
-
-class SignInNeeded(Refused):
-    """A user has to sign in first."""
 
 
 class McpConnections:
@@ -142,7 +138,10 @@ class McpConnections:
             raise Refused(f"The MCP server {name!r} was removed.")
 
         async def ask(http: McpHttp, row: ServerRow) -> dict[str, Any]:
-            await http.open(row.protocol)
+            try:
+                await http.open(row.protocol)
+            except Unavailable as error:
+                raise NotSent(str(error)) from None
             return await http.request(method, params, headers)
 
         try:

@@ -18,7 +18,7 @@ import msgspec
 from sapwood.capabilities.mcp_servers import without_secrets
 from sapwood.errors import InvalidResult, Refused, Unavailable, UsageError
 from sapwood.mcp_client.headers import NAMED, encoded
-from sapwood.mcp_client.outcomes import RpcFailed, Unauthorized
+from sapwood.mcp_client.outcomes import NotSent, RpcFailed, Unauthorized
 from sapwood.mcp_client.text import cleaned, line_of, seconds_of, texts_in
 from sapwood.wire.frames import read_json
 
@@ -326,6 +326,8 @@ async def in_words(host: str, timeout: float) -> AsyncGenerator[None]:
     try:
         async with limit:
             yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        raise NotSent(f"{host} cannot be reached: {type(error).__name__}.") from None
     except httpx2.TimeoutException:
         raise Unavailable(f"{host} did not answer in time.") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

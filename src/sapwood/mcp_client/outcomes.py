@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from sapwood.errors import Refused
+from sapwood.errors import Refused, Unavailable
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -42,6 +42,14 @@ class RpcFailed(Refused):
         super().__init__(text)
         self.number = number
         self.data = data
+
+
+class NotSent(Unavailable):
+    """The server could not be reached: it has not received the request."""
+
+
+class SignInNeeded(Refused):
+    """A user has to sign in first: the server has refused the request without executing it."""
 
 
 class Unauthorized(Exception):

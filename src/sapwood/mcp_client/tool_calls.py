@@ -22,7 +22,15 @@ from sapwood.kernel.marshal.json_schemas import check_linear, check_schema
 from sapwood.mcp_client import headers
 from sapwood.mcp_client.connections import McpConnections
 from sapwood.mcp_client.http import Asked
-from sapwood.mcp_client.outcomes import InputRequired, Outcome, RemoteTask, Result, RpcFailed
+from sapwood.mcp_client.outcomes import (
+    InputRequired,
+    NotSent,
+    Outcome,
+    RemoteTask,
+    Result,
+    RpcFailed,
+    SignInNeeded,
+)
 from sapwood.mcp_client.text import cleaned, seconds_of
 from sapwood.roles import ANY_CLIENT
 from sapwood.runs.questions.asker import Asker
@@ -183,6 +191,7 @@ class OneCall:
         raise Refused(f"The MCP server {self._row.name!r} asked more than {MOST_ROUNDS} times.")
 
     async def _sent(self, sent: Sent) -> Outcome:
+        before = None if self._stored is None else self._stored.read()
         self._write(sent)
         params: dict[str, Any] = {"name": self._tool.name, "arguments": self._arguments}
         if sent.state is not None:
@@ -190,7 +199,12 @@ class OneCall:
         if sent.answers:
             params["inputResponses"] = sent.answers
         more = headers.parameters(self._tool.headers, self._arguments)
-        body = await self._request("tools/call", params, more)
+        try:
+            body = await self._request("tools/call", params, more)
+        except (NotSent, SignInNeeded):
+            if self._stored is not None:
+                self._stored.put_back(before)  # whoever repeats the work that makes this call may send it
+            raise
         kind = body.get("resultType")
         if kind == "task":
             return RemoteTask(self._task_of(body), _interval(body))
