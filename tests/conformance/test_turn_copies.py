@@ -25,7 +25,8 @@ from tests.conformance.copied_agents import (
     CopyShort,
     CopyWarehouse,
 )
-from tests.conformance.served import served
+from tests.conformance.served import Served
+from tests.conformance.serving import serving
 from tests.loops import play
 from tests.unit.admin_requests import ask
 
@@ -373,13 +374,15 @@ async def a_client_tool() -> str:
     model = ScriptedModel(call("beep", id="c1"), text("It beeped."))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(CopyDesk, "model", model)
-        async with served(App(agents=[CopyDesk])) as one:
+        async with running(App(agents=[CopyDesk])) as world, serving(world.app, world) as site:
+            one = Served(world, site)
             client = await one.join("/agents/copy-desk/main")
             await say(client, "r1", "Beep!", clientTools=[{"name": "beep"}])
             await done(client, "r1")
             await tool_result(client, "c1", "beep!")
             await done(client, "r1-1")
-            found = await copied(one.world, "r1")
+            found = await copied(world, "r1")
+            await one.end()
     assert '"c1": "beep!"' in found
     return found
 
@@ -394,6 +397,17 @@ async def reasoning() -> str:
         found = await copied(world, await (await world.get_agent(CopyDesk, "main")).send("How long?"))
     assert "Not copied: reasoning.\n" in found
     return found
+
+
+@scene
+async def an_empty_answer() -> str:
+    said = iter(["", "6650 km"])
+
+    async def hesitating(messages: Any, info: Any) -> AsyncIterator[Any]:
+        yield next(said)
+
+    async with running(App(agents=[CopyDesk]), models={CopyDesk: FunctionModel(stream_function=hesitating)}) as world:
+        return await copied(world, await (await world.get_agent(CopyDesk, "main")).send("How long?"))
 
 
 @scene

@@ -8,9 +8,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.conformance.copied_agents import CopyDesk
 from tests.e2e.command import PATIENCE, said_by, sapwood, serving
+from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
+from tests.unit.admin_requests import ask
+
+from sapwood import App
+from sapwood.testing import running
+from sapwood.testing import world as world_module
 
 BAKERY = Path(__file__).parents[2] / "examples/bakery.py"
 
@@ -20,11 +28,33 @@ def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+@pytest.mark.realtime("the provider is a real server")
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+async def test_a_turn_of_each_provider_becomes_a_test_that_passes(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world_module, "SLOW", PATIENCE)
+    asks = Reply(torn(b"".join(dialect.events(["Well. "], [("look", {"about": "ü🌲"}, "c1")]))))
+    answers = Reply(torn(b"".join(dialect.events(["Grüße 🌲"]))))
+    async with providing(asks, answers) as provider:
+        models = {CopyDesk: dialect.model(provider.port)}
+        async with running(App(agents=[CopyDesk]), models=models, slow_slices="allow") as world:
+            turn = await (await world.get_agent(CopyDesk, "main")).send("Hello!")
+            assert turn.text == "Well. Grüße 🌲"
+            found = await ask(world, "record", address="CopyDesk:main", turn=turn.id)
+
+    names: dict[str, Any] = {}
+    exec(found["text"], names)  # noqa: S102 - it is a test
+    await names[found["file"].removesuffix(".py")]()
+    assert 'call("look", about="ü🌲", id="c1")' in found["text"]
+
+
 @pytest.mark.slow
 def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
     shutil.copy(BAKERY, tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\npythonpath = .\n")
+    (tmp_path / "tests/conftest.py").write_text(f"from sapwood.testing import world\n\nworld.SLOW = {PATIENCE}\n")
     with serving(tmp_path, "serve", "bakery:app") as server:
         turn = json.loads(said_by(tmp_path, "call", "Bakery:corner", "send", '"Do you have rye bread?"'))["id"]
 
@@ -34,7 +64,7 @@ def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(PATIENCE)
 
-    (file,) = (tmp_path / "tests").iterdir()
+    (file,) = (tmp_path / "tests").glob("test_*.py")
     assert written.stderr == f"Wrote tests/{file.name}.\n"
     assert (again.returncode, again.stderr) == (
         1,
