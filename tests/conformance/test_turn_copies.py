@@ -579,3 +579,20 @@ async def test_what_cannot_be_copied_is_said() -> None:
         turn = await agent.send("Hi")
         with pytest.raises(InvalidArguments, match=r"respond\(\)"):
             await copied(world, turn, "CopyResponder")
+
+
+async def test_a_turn_that_did_not_begin_or_was_cancelled_after_its_answer_cannot_be_copied() -> None:
+    gate = asyncio.Event()
+    async with talking(text("Once upon", gate=gate), text(" a time", stalls=True)) as (world, agent, model):
+        first = await agent.turns.start("Tell me a story.")
+        second = await agent.turns.start("Another one.")
+        await agent.turns.cancel(second.id)
+        with pytest.raises(InvalidArguments, match="is cancelled: it did not begin"):
+            await copied(world, second)
+        gate.set()
+        await agent.turns.wait(first.id)
+        continuing = asyncio.create_task(agent.turns.continue_last())
+        await world.until(lambda: model.is_stalled)
+        await agent.turns.cancel()
+        with pytest.raises(InvalidArguments, match="was continued and then cancelled"):
+            await copied(world, await continuing)

@@ -29,6 +29,10 @@ class OriginGuest(Agent):
     deps: OriginStore | None
 
 
+class OriginCook(Agent):
+    deps: dict[str, OriginStore]
+
+
 HERE = OriginClerk.__module__
 
 
@@ -69,4 +73,5 @@ def test_classes_of_one_module_are_imported_in_one_line() -> None:
 def test_dependencies_are_needed_unless_they_may_be_none() -> None:
     assert deps_origin(known(OriginClerk)) == Origin(HERE, "OriginStore")
     assert deps_origin(known(OriginGuest)) is None
+    assert deps_origin(known(OriginCook)) == Origin("builtins", "dict")
     assert deps_origin(known(OriginOuter.OriginInner)) is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from sapwood.kernel.marshal.agent_class import AgentClass
 
@@ -58,8 +59,8 @@ def unknown_origin(type_id: str) -> Origin:
 def deps_origin(kind: AgentClass) -> Origin | None:
     """Return the class of the dependencies that an agent class needs; `None` if it needs none."""
     wanted = kind.annotation("deps")
-    members = get_args(wanted) or (wanted,)
-    if wanted is None or type(None) in members:
+    members = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+    if None in members or type(None) in members:
         return None
-    found = next((one for one in members if isinstance(one, type)), None)
-    return None if found is None or found is object else origin_of(found)
+    classes = [get_origin(one) or one for one in members]
+    return next((origin_of(one) for one in classes if isinstance(one, type) and one is not object), None)

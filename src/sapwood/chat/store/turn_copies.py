@@ -13,6 +13,7 @@ import msgspec
 
 from sapwood.chat.store.compaction import SUMMARY
 from sapwood.chat.store.file_references import digest_in
+from sapwood.chat.store.turn_rows import JOINED
 from sapwood.kernel.ports.read_models import has_table
 from sapwood.storage.database import Database
 
@@ -99,8 +100,16 @@ class _Row(NamedTuple):
     output: str | None
     error: str | None
     body: str
+    new_messages: str
     created_at: float
     ended_at: float | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the turn has begun and ended."""
+        if self.status == "cancelled":
+            return self.new_messages == JOINED
+        return self.status in ("completed", "failed")
 
 
 def turn_copy(database: Database, id: str) -> TurnCopy | str | None:
@@ -111,9 +120,7 @@ def turn_copy(database: Database, id: str) -> TurnCopy | str | None:
     if not found:
         return None
     row = _Row(*found[0])
-    if row.ended_at is None or row.status not in ("completed", "failed", "cancelled"):
-        return row.status
-    return _Reader(database, row).read()
+    return _Reader(database, row).read() if row.has_ended else row.status
 
 
 class _Reader:
@@ -165,7 +172,7 @@ class _Reader:
         return [(position, msgspec.json.decode(body)) for position, body in reversed(rows)]
 
     def _model_messages(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return what the model saw of the turn, with what it received meanwhile."""
+        """Return what the model saw of the turn, with what it received during it."""
         sql = (
             "SELECT message, kind, body FROM sapwood_model_messages WHERE position BETWEEN"
             " (SELECT min(position) FROM sapwood_model_messages WHERE message = ?1)"
