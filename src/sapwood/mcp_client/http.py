@@ -36,6 +36,8 @@ UNSUPPORTED_VERSION, METHOD_NOT_FOUND = -32022, -32601
 RECONNECTS = 5
 """How often a stream is continued that ended before its answer."""
 RECONNECT_AFTER, LONGEST_RECONNECT = 1.0, 30.0
+MOST_REQUESTS = 1000
+"""Requests of a server that are answered in one exchange."""
 OPENING = 2.0
 """Seconds to wait at most until a stream of a server is open."""
 EVENT_BYTES, STREAM_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
@@ -70,6 +72,7 @@ class McpHttp:
         self._client: httpx2.AsyncClient | None = None
         self._session: str | None = None
         self._number = endpoint.first_id
+        self._heard_requests = 0
         self.protocol: str | None = None
         """The revision that both speak."""
         self.about: dict[str, Any] = {}
@@ -222,7 +225,7 @@ class McpHttp:
         """Hear what a server sends of its own accord. Many servers send nothing, and refuse this request."""
         import httpx2
 
-        with suppress(Refused, Unavailable, InvalidResult, Unauthorized, msgspec.MsgspecError, httpx2.HTTPError):
+        with suppress(Refused, Unavailable, InvalidResult, Unauthorized, ValueError, httpx2.HTTPError):
             try:
                 async with self._sent("GET", self._headers(), None) as response:
                     is_open.set()
@@ -238,6 +241,9 @@ class McpHttp:
         id, method, params = message.get("id"), message.get("method"), message.get("params")
         if id is None or not isinstance(method, str):
             return
+        self._heard_requests += 1
+        if self._heard_requests > MOST_REQUESTS:
+            raise Refused(f"The server sent more than {MOST_REQUESTS} requests during one of ours.")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         if method == "ping":
             answer["result"] = {}
