@@ -456,3 +456,59 @@ async def test_a_sign_in_that_no_key_opens_any_more_begins_again() -> None:
         server = await (await signing(one)).add(url)
         assert server.status == "signing_in"
         assert server.sign_in_url != before.sign_in_url
+
+
+@pytest.mark.parametrize("where", ["private", "redirect", "script"])
+async def test_a_code_is_sent_to_no_other_host_than_the_authorization_server_of_its_sign_in(where: str) -> None:
+    bank, inner = Bank(), RemoteServer()
+    async with served(app(), **LOCAL) as one, bank.serving() as url, inner.serving():
+        other = f"http://127.0.0.1:{inner.port}/token"
+
+        async def elsewhere(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            respond(writer, 307, {}, location=other if where == "redirect" else "file:///etc/passwd")
+
+        known = bank.metadata()
+        if where == "private":
+            known["token_endpoint"] = "http://169.254.169.254/token"
+            bank.metadata = lambda: known
+        else:
+            bank.raw["/token"] = elsewhere
+        server = await (await signing(one)).add(url)
+        assert server.sign_in_url is not None
+        await one.site.http(path_of(bank.allow(server.sign_in_url)))
+        server = await ready(one)
+        assert server.status == ("failed" if where == "private" else "signing_in")
+        if where == "private":
+            assert "a host of a private network" in (server.error or "")
+        assert inner.seen == []
+        assert bank.valid == set()
+
+
+@pytest.mark.parametrize("token", ["a" * 40_000, "a\r\nb: c", 7])
+async def test_a_token_that_cannot_be_a_header_begins_another_sign_in(token: Any) -> None:
+    bank = Bank()
+
+    async def given(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 200, {"token_type": "Bearer", "access_token": token})
+
+    bank.raw["/token"] = given
+    async with served(app(), **LOCAL) as one, bank.serving() as url:
+        before = await (await signing(one)).add(url)
+        assert before.sign_in_url is not None
+        await one.site.http(path_of(bank.allow(before.sign_in_url)))
+        server = await ready(one)
+        assert server.status == "signing_in"
+        assert server.sign_in_url != before.sign_in_url
+
+
+async def test_a_client_whose_id_is_too_long_is_not_used() -> None:
+    bank = Bank()
+
+    async def register(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 201, {"client_id": "c" * 5000})
+
+    bank.raw["/register"] = register
+    async with served(app(), **LOCAL) as one, bank.serving() as url:
+        server = await (await signing(one)).add(url)
+        assert server.status == "failed"
+        assert "did not register a client" in (server.error or "")
