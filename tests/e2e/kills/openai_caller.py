@@ -25,6 +25,8 @@ class OpenAiCaller(Caller):
     name = "openai"
     page_tools = 1
     model = "desk"
+    answer = ""
+    """What it answers to questions of code."""
     functions: tuple[dict[str, Any], ...] = (LOOK,)
 
     async def open(self) -> None:
@@ -56,7 +58,7 @@ class OpenAiCaller(Caller):
                 self.called(operation, item.call_id)
                 return {"type": "function_call_output", "call_id": item.call_id, "output": "a tree"}
             self.asked(operation, item.call_id)
-            return {"type": "function_call_output", "call_id": item.call_id, "output": '{"nights": 2}'}
+            return {"type": "function_call_output", "call_id": item.call_id, "output": self.answer}
         self.asked(operation, item.id)
         return {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
 

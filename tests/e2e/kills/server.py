@@ -21,11 +21,13 @@ class KilledServer:
 
     def __init__(self, folder: Path, workers: int = 0) -> None:
         self.folder, self.workers, self.port = folder, workers, free_port()
+        self.courier_port = free_port()
         self.process = 0
+        told = {"KILLS_FOLDER": str(folder), "KILLS_COURIER": f"http://127.0.0.1:{self.courier_port}"}
         self._stem = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.kills.stem", str(folder)],
             cwd=CHECKOUT,
-            env={**os.environ, "KILLS_FOLDER": str(folder)},
+            env={**os.environ, **told},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

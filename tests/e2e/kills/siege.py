@@ -28,16 +28,17 @@ from tests.e2e.kills.a2a_caller import A2aCaller
 from tests.e2e.kills.ag_ui_caller import AgUiCaller
 from tests.e2e.kills.bank import open_bank
 from tests.e2e.kills.caller import Caller
+from tests.e2e.kills.courier import open_courier
 from tests.e2e.kills.effects import Effects
 from tests.e2e.kills.fuse import Matches
 from tests.e2e.kills.mcp_caller import McpCaller, McpHeldCaller
 from tests.e2e.kills.openai_caller import OpenAiCaller
 from tests.e2e.kills.server import KilledServer
-from tests.e2e.kills.tool_caller import ToolCaller
+from tests.e2e.kills.tool_caller import SenderCaller, ToolCaller
 from tests.machine import patience
 
 CALLERS: dict[str, type[Caller]] = {
-    one.name: one for one in (McpCaller, McpHeldCaller, AgUiCaller, OpenAiCaller, A2aCaller, ToolCaller)
+    one.name: one for one in (McpCaller, McpHeldCaller, AgUiCaller, OpenAiCaller, A2aCaller, ToolCaller, SenderCaller)
 }
 AT_START = 0.15
 """The share of the kills that come while the server starts or recovers."""
@@ -74,13 +75,14 @@ class Siege:
         self._outcome = Outcome()
 
     def _heard(self) -> None:
-        """Count what a client received, and what an MCP server was asked."""
+        """Count what a client received, and what the servers of others were asked."""
         self._events_left -= 1
 
     async def run(self) -> Outcome:
         """Kill the server this often for each client; return what was found."""
         began, used = time.monotonic(), cpu_time()
-        async with open_bank(self._folder, self._heard):
+        port = self._server.courier_port
+        async with open_bank(self._folder, self._heard), open_courier(self._folder, port, self._heard):
             try:
                 await self._server.ready()
                 await self._server.start()
@@ -131,7 +133,7 @@ class Siege:
     async def _lit(self) -> str:
         """Choose the next crash point; return its name."""
         point = self._random.choice(POINTS)
-        if point == "effect" and all(isinstance(one, ToolCaller) for one in self._callers):
+        if point == "effect" and all(isinstance(one, ToolCaller | SenderCaller) for one in self._callers):
             point = "event"  # what it does in the world, the server does that is not killed
         if self._random.random() < AT_START:
             self._matches.light("committed", self._random.randint(1, 6))

@@ -21,7 +21,7 @@ from tests.e2e.kills.fuse import Fuse
 from sapwood import App, ChatAgent, Settings, agent_tool, tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.kernel.ports.durability import Gate
-from sapwood.protocols import A2a, AgUi, Mcp, OpenAi
+from sapwood.protocols import A2a, A2aAgent, AgUi, Mcp, OpenAi
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.testing.faults import CountingGate
 
@@ -29,6 +29,8 @@ FOLDER = Path(os.environ["KILLS_FOLDER"])
 FUSE = Fuse(FOLDER)
 WORDS = " ".join(f"w{number}" for number in range(12))
 PAGE_TOOL = "look"
+UNSURE = ("stamp", "bank_stamp", "courier")
+"""Tools that are not repeated after a crash, so that their result may be that they were interrupted."""
 
 _make_gate = LocalRuntime.make_gate
 
@@ -65,7 +67,7 @@ class Rehearsed(ChatAgent):
         if done < len(calls):
             id = uuid4().hex
             name, arguments = calls[done]
-            arguments = arguments if name in ("clerk", PAGE_TOOL) else {**arguments, "key": id}
+            arguments = arguments if name in ("clerk", "courier", PAGE_TOOL) else {**arguments, "key": id}
             yield {0: DeltaToolCall(name=name, json_args=_json(arguments), tool_call_id=f"call-{id}")}
             return
         for word in self._said(operation, returned(since)).split(" "):
@@ -73,7 +75,7 @@ class Rehearsed(ChatAgent):
             await asyncio.sleep(0.003)
 
     def _said(self, operation: str, results: list[str]) -> str:
-        return f"{operation}: {', '.join(results)}. {WORDS}"
+        return f"{operation}: {', '.join(results) or 'done'}. {WORDS}"
 
 
 def _json(arguments: dict[str, str]) -> str:
@@ -88,7 +90,7 @@ def operation_in(message: Any) -> str:
 def returned(messages: Any) -> list[str]:
     """Return what the tools have returned whose results never depend on a crash."""
     parts: list[Any] = [part for one in messages for part in one.parts if isinstance(part, ToolReturnPart)]
-    return [str(part.content).strip() for part in parts if part.tool_name not in ("stamp", "bank_stamp")]
+    return [str(part.content).strip() for part in parts if part.tool_name not in UNSURE]
 
 
 class KillsClerk(Rehearsed):
@@ -143,10 +145,26 @@ class KillsTraveller(Rehearsed):
         return [("bank_quote", about), ("bank_stamp", about), ("bank_book", about)]
 
 
+class KillsCourier(A2aAgent):
+    """Delivers, in another system."""
+
+    url = os.environ["KILLS_COURIER"]
+    approvers = ANY_CLIENT
+
+
+class KillsSender(Rehearsed):
+    """Has an agent of another system deliver."""
+
+    tools = (agent_tool(KillsCourier, name="courier", description="Delivers."),)
+
+    def _script(self, operation: str, offered: set[str]) -> list[tuple[str, dict[str, str]]]:
+        return [("courier", {"message": operation})]
+
+
 settings = Settings(mcp_private_hosts=("127.0.0.1",))
-models = {"desk": KillsDesk, "traveller": KillsTraveller}
+models = {"desk": KillsDesk, "traveller": KillsTraveller, "sender": KillsSender}
 app = App(
-    agents=[KillsDesk, KillsTraveller],
+    agents=[KillsDesk, KillsTraveller, KillsSender],
     protocols=[
         A2a([KillsDesk]),
         AgUi(),

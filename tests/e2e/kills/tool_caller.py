@@ -1,4 +1,4 @@
-"""A user of an agent that uses the tools of an MCP server: the agent's process is killed, and not the server."""
+"""Users of agents that use an MCP server or an A2A agent of another maker, which are not killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,24 @@ class ToolCaller(OpenAiCaller):
     functions: tuple[dict[str, Any], ...] = ()
     page_tools = 0
     tools = ("quote", "book")
-    careful = "bank_stamp"
+    careful = ("bank_stamp",)
+    answer = '{"nights": 2}'
 
     def expected(self, operation: str) -> str:
         return f"{operation}: 4 euros, 2 nights. {WORDS}"
+
+
+class SenderCaller(OpenAiCaller):
+    """Answers what an A2A agent asks. A task whose beginning was cut off may be reported as lost."""
+
+    name = "a2a-client"
+    model = "sender"
+    functions: tuple[dict[str, Any], ...] = ()
+    page_tools = 0
+    tools = ()
+    careful = ("collect", "deliver")
+    may_fail = True
+    answer = "ann"
+
+    def expected(self, operation: str) -> str:
+        return f"{operation}: done. {WORDS}"
