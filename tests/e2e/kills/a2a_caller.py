@@ -71,6 +71,11 @@ class A2aCaller(Caller):
                     is_accepted = True
                     self.accepted(*(answered or ()))
                     known = known or event.task.id or event.status_update.task_id
+                    if TaskState.TASK_STATE_INPUT_REQUIRED in (
+                        event.task.status.state,
+                        event.status_update.status.state,
+                    ):
+                        break  # a subscription goes on until the task is over
                 found = await client.get_task(GetTaskRequest(id=known))
             except UnsupportedOperationError:  # it is over, so nobody can subscribe to it
                 is_accepted = False

@@ -110,9 +110,9 @@ class Siege:
                 if task.done():
                     task.result()
         except BaseException as error:
-            error.add_note(
-                f"seed {self._seed!r}, {sum(self._outcome.kills.values())} kills\n{self._server.log()[-3000:]}"
-            )
+            silent = [one.name for one in self._callers if not one.has_heard]
+            error.add_note(f"seed {self._seed!r}, {self._outcome.kills.total()} kills, silent: {silent}")
+            error.add_note(self._server.log()[-3000:])
             raise
         finally:
             for task in everything:
