@@ -90,6 +90,17 @@ def streaming(server: Server, what: str, token: str, **params: Any) -> Iterator[
         connection.close()
 
 
+def post(server: Server, what: str, token: str, **params: Any) -> tuple[int, dict[str, Any]]:
+    """Return the status and the answer of an endpoint."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    try:
+        connection.request("POST", f"/_sapwood/{what}", json.dumps(params), {"authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
 def pages(folder: Path, what: str, **params: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     after: str | None = None
@@ -208,3 +219,24 @@ def test_the_spending_of_both_workers_is_added_up_by_hour(folder: Path) -> None:
     assert (row["class"], row["model"], row["user"], row["requests"]) == ("Talker", "scripted", "operator", len(NAMES))
     assert (told["count"], len(told["trees"]), told["unanswered"]) == (len(NAMES), 3, [])
     assert row["input_tokens"] == sum(one["input_tokens"] for one in every["rows"])
+
+
+@pytest.mark.slow
+def test_what_agents_say_is_hidden_whichever_worker_has_them(folder: Path) -> None:
+    data = str(folder / "sapwood-data")
+    some = sorted(next(name for name in NAMES if worker_of(name) == worker) for worker in (0, 1))
+    with serving(folder, *TWO) as server:
+        may_read = said_by(folder, "token", "--name", "ann", "--may", "look,answer,content").strip()
+        may_not = said_by(folder, "token", "--name", "bob", "--may", "look,answer").strip()
+        for name in some:
+            for _ in remote.ask_lines(data, "call", address=f"Box:{name}", method="ask", arguments=[]):
+                pass
+        rows = pages(folder, "questions")
+        assert [row["address"] for row in rows] == [f"Box:{name}" for name in some]
+        for row in rows:
+            wrong = {"address": row["address"], "id": row["id"], "answer": "value", "value": "neither"}
+            assert post(server, "state", may_not, address=row["address"]) == (200, {"state": None})
+            status, told = post(server, "answer", may_read, **wrong)
+            assert (status, told["code"], "'a'" in told["error"]) == (400, "invalid_arguments", True), told
+            status, told = post(server, "answer", may_not, **wrong)
+            assert (status, told["code"], "'a'" in told["error"]) == (400, "invalid_arguments", False), told
