@@ -79,6 +79,12 @@ def test_a_ring_keeps_the_last_records_in_order(ring: LogRing) -> None:
     assert ring.after(ring.last, 10) == []
 
 
+def test_the_token_of_the_link_to_the_studio_is_not_kept(ring: LogRing) -> None:
+    log.info("studio: %s/studio/#t=%s", "http://127.0.0.1:8000", "a-token_with.all-scopes")
+
+    assert ring.after(0, 1)[0].message == "studio: http://127.0.0.1:8000/studio/#t=<redacted>"
+
+
 def test_a_ring_is_bounded_in_bytes_and_cuts_long_records(ring: LogRing) -> None:
     for _ in range(MOST_BYTES // LONGEST * 2):
         log.info("%s", "x" * LONGEST * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from itertools import islice
 from typing import NamedTuple
@@ -16,6 +17,8 @@ MOST_RECORDS = 10_000
 MOST_BYTES = 8 * 1024 * 1024
 LONGEST = 64 * 1024
 """Characters of a message or an exception. What is longer is cut."""
+LINK_TOKEN = re.compile(r"(/studio/#t=)\S+")
+"""The link that `sapwood dev` logs has a token with all scopes, and a token with less may read the log."""
 OF_A_RECORD = 300
 """Bytes that a record takes beside its texts, about."""
 
@@ -95,7 +98,7 @@ class LogRing(logging.Handler):
 
 def _message(record: logging.LogRecord) -> str:
     try:
-        return record.getMessage()
+        return LINK_TOKEN.sub(r"\1<redacted>", record.getMessage())
     except Exception:  # noqa: BLE001 - a text of any code that logs
         return f"{record.msg} (arguments do not fit the message)"
 
