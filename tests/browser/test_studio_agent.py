@@ -48,6 +48,11 @@ def test_what_an_agent_asks_is_answered_from_its_conversation(opened: Callable[.
 
     expect(messages.get_by_role("table")).to_contain_text("6,650 km")
     expect(messages).to_contain_text("turn completed in")
+    page.get_by_role("button", name="Copy as test").click()
+    copied = page.get_by_role("dialog", name="Copy as test")
+    expect(copied).to_contain_text('call("publish", title="Rivers", id="d3")')
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Copy as test")).to_be_focused()
     expect(page.get_by_role("link", name="2 children")).to_be_visible()
 
 
@@ -127,14 +132,70 @@ def test_a_dead_letter_is_deleted(opened: Callable[..., Page], example: StudioSe
     gallery.pictures(page, "studio-letters")
 
     page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").press("Enter")
+    page.get_by_role("dialog").get_by_text("Deletes").wait_for()  # as the server says
+    page.keyboard.press("Enter")
 
     expect(page.get_by_text("There are no dead letters")).to_be_visible()
 
 
-def test_an_agent_that_does_not_exist(opened: Callable[..., Page], tabs: Tabs) -> None:
-    tabs.forgive("404")
+def test_an_agent_that_does_not_exist(opened: Callable[..., Page]) -> None:
     page = opened("a", "Plant:never")
 
     expect(page.get_by_text("There is no such agent")).to_be_visible()
     expect(page).to_have_title(re.compile("Plant:never"))
+
+
+def test_a_schedule_is_fired_and_cancelled(
+    opened: Callable[..., Page], example: StudioServer, gallery: Gallery
+) -> None:
+    plant = f"Plant:elm-{uuid4().hex[:6]}"
+    example.call(plant, "grow", ["b1"])
+    example.call(plant, "plan")
+    page = opened("a", plant, "schedules")
+    work = page.get_by_role("group", name="Scheduled and queued work")
+    expect(work.get_by_role("row", name="water")).to_have_count(2)
+    gallery.pictures(page, "studio-schedules")
+
+    work.get_by_role("row", name="liters: 5").get_by_role("button", name="Fire now").click()
+    page.get_by_role("dialog").get_by_text("Calls water").wait_for()
+    page.keyboard.press("Enter")
+    expect(work.get_by_role("row", name="liters: 5")).to_have_count(0)
+    work.get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_text("Cancels").wait_for()
+    page.keyboard.press("Escape")
+    expect(work.get_by_role("row", name="water")).to_have_count(1)
+
+
+def test_an_agent_is_deleted_by_typing_its_name(opened: Callable[..., Page], example: StudioServer) -> None:
+    name = f"gone-{uuid4().hex[:6]}"
+    example.call(f"Plant:{name}", "grow", ["b1"])
+    page = opened("a", f"Plant:{name}", "state")
+    page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("and 1 agent below it")
+    expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
+
+    page.keyboard.type(name)
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_text("There is no such agent")).to_be_visible()
+
+
+def test_the_log_of_an_agent_and_of_the_server(
+    opened: Callable[..., Page], example: StudioServer, gallery: Gallery
+) -> None:
+    plant = f"Plant:ash-{uuid4().hex[:6]}"
+    example.call(plant, "plan")
+    page = opened("a", plant, "log")
+    log = page.get_by_role("log", name="Log")
+    expect(log).to_contain_text("an apple fell on a head")
+    gallery.pictures(page, "studio-log")
+
+    page.get_by_role("link", name="Machines").click()
+    page.get_by_role("link", name="Log").click()
+    page.get_by_label("Filter the log").fill("studio:")
+    expect(log).to_contain_text("#t=<redacted>")
+    page.get_by_role("link", name="Cluster").click()
+    expect(page.get_by_text("This server is not part of a cluster")).to_be_visible()

@@ -1,6 +1,7 @@
 // Buttons that change something: the server says what would happen, and the user confirms.
 
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { createPortal } from "react-dom";
 import { type AdminError, ask } from "./api";
 import { asError } from "./hooks";
 import { ErrorNote } from "./parts";
@@ -31,7 +32,7 @@ export function ActButton(props: Props) {
   return (
     <>
       <button type="button" className={`button is-small${props.isDanger ? " is-bad" : ""}`} onClick={() => setOpen(true)}>{props.icon}{props.label}</button>
-      {isOpen && <ActDialog {...props} onClose={() => setOpen(false)} />}
+      {isOpen && createPortal(<ActDialog {...props} onClose={() => setOpen(false)} />, document.body)}
     </>
   );
 }
@@ -41,6 +42,7 @@ function ActDialog({ label, title, endpoint, params, effect, confirmName, isDang
   const [name, setName] = useState("");
   const [error, setError] = useState<AdminError | null>(null);
   const [isBusy, setBusy] = useState(false);
+  const [isOver, setOver] = useState(false);
   const dialog = useRef<HTMLDialogElement>(null);
   const yes = useRef<HTMLButtonElement>(null);
   const id = useId();
@@ -57,9 +59,11 @@ function ActDialog({ label, title, endpoint, params, effect, confirmName, isDang
     event.preventDefault();
     setBusy(true);
     try {
-      await ask(endpoint, confirmName ? { ...params, name } : params);
+      const told = await ask<Partial<Effect>>(endpoint, confirmName ? { ...params, name } : params);
       onDone();
-      onClose();
+      if (told.done !== 0) return onClose();
+      setOver(true); // it had ended, or something else changed it first
+      setText(told.effect ?? "Nothing was changed.");
     } catch (failed) {
       setError(asError(failed));
       setBusy(false);
@@ -74,7 +78,7 @@ function ActDialog({ label, title, endpoint, params, effect, confirmName, isDang
         {confirmName && <div className="field"><label htmlFor={`${id}-name`}>Type <strong>{confirmName}</strong> to confirm</label><input id={`${id}-name`} type="text" autoFocus autoComplete="off" value={name} onChange={(event) => setName(event.target.value)} /></div>}
         <div className="confirm-foot">
           <button type="button" className="button" onClick={onClose}>Close</button>
-          <button type="submit" ref={yes} className={`button ${isDanger ? "is-danger" : "is-main"}`} disabled={isBusy || text === null || (confirmName !== undefined && name !== confirmName)}>{label}</button>
+          {!isOver && <button type="submit" ref={yes} className={`button ${isDanger ? "is-danger" : "is-main"}`} disabled={isBusy || text === null || (confirmName !== undefined && name !== confirmName)}>{label}</button>}
         </div>
       </form>
     </dialog>

@@ -1,16 +1,18 @@
 // What is due or waits to be done: scheduled calls, queued calls and fibers that are unfinished.
 
 import { ActButton } from "./Act";
-import { useNow, usePages } from "./hooks";
+import { usePages, useRefresh } from "./hooks";
 import { Brief } from "./Json";
 import { AgentName, type Column, ErrorNote, Gaps, Loading, MoreButton, Nothing, Shown, StatusBadge, Table, Time } from "./parts";
 import type { AgendaRow } from "./types";
 
+const LIMIT = 100;
+const EVERY = 3000;
 const KINDS = { schedule: "schedule", queued: "queued call", fiber: "fiber" };
 
 export function Agenda({ address }: { address?: string }) {
-  const pages = usePages<AgendaRow>("agenda", address ? { address, below: false } : {}, 100);
-  useNow(15_000);
+  const pages = usePages<AgendaRow>("agenda", address ? { address, below: false } : {}, LIMIT);
+  useRefresh(pages, LIMIT, EVERY);
   const act = (row: AgendaRow, label: string, what: string, isDanger = false) => (
     <ActButton key={what} label={label} title={`${label}: ${row.name}?`} endpoint="act" params={{ address: row.address, id: row.id, do: what }} isDanger={isDanger} onDone={pages.reload} />
   );

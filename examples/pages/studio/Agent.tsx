@@ -30,7 +30,7 @@ export default function Agent() {
 function Shell({ address, tab }: { address: string; tab?: string }) {
   const [row, setRow] = useState<WatchRow | null>(null);
   const lost = useStream("watch", { addresses: [address] }, ({ data }) => setRow(data.rows[0]));
-  const schema = useAnswer<Schema>("schema", { address });
+  const schema = useAnswer<Schema>("schema", row && row.status !== "gone" ? { address } : null);
   const name = segments(address).at(-1)!;
   const title = <><span className="type">{name.type}</span> {name.name}</>;
   if (!row) return <><Path address={address} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;

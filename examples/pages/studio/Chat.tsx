@@ -8,6 +8,7 @@ import type { ToolState } from "../design/ToolCard";
 import { ToolLine } from "../design/ToolLine";
 import { ActButton } from "./Act";
 import type { TabProps } from "./Agent";
+import { CopyTest } from "./CopyTest";
 import { duration } from "./format";
 import { JsonBox } from "./Json";
 import { turnOf, useTranscript } from "./messages";
@@ -76,6 +77,7 @@ function Said({ row, turn, address }: { row: MessageRow; turn?: Span; address: s
         <p className="turn-foot">
           <Time at={row.created_at} /> <span>turn {turn.status}{turn.ended_at ? ` in ${duration(turn.ended_at - turn.began_at)}` : ""}</span>
           <a href={link(["t", address, turn.work])}>Timeline</a>
+          {OVER.includes(turn.status) && <CopyTest address={address} turn={turn.work} className="link-button" />}
         </p>
       )}
     </article>

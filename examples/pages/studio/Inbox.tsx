@@ -1,26 +1,20 @@
 // What waits for a person, in all trees or below one agent.
 
-import { useEffect } from "react";
 import { count } from "./format";
-import { useIsVisible, usePages } from "./hooks";
+import { usePages, useRefresh } from "./hooks";
 import { ErrorNote, Gaps, Loading, MoreButton, Nothing, Title } from "./parts";
 import { Question } from "./Question";
 import { link, useRoute } from "./route";
 import type { QuestionRow } from "./types";
 
 const EVERY = 3000;
+const LIMIT = 50;
 
 export default function Inbox() {
   const { query } = useRoute();
   const at = query.get("at");
-  const pages = usePages<QuestionRow>("questions", { address: at }, 50);
-  const isVisible = useIsVisible();
-  const isShort = !pages.hasMore || pages.rows.length <= 50;
-  useEffect(() => {
-    if (!isVisible || !isShort) return; // pages that were added would close again
-    const timer = window.setInterval(pages.reload, EVERY);
-    return () => window.clearInterval(timer);
-  }, [isVisible, isShort, pages.reload]);
+  const pages = usePages<QuestionRow>("questions", { address: at }, LIMIT);
+  useRefresh(pages, LIMIT, EVERY);
   const number = pages.rows.length;
   return (
     <>

@@ -22,8 +22,8 @@ export function Letters({ address, below = true }: { address?: string; below?: b
       {!letters.length && <Nothing title="There are no dead letters">A call becomes one when all its retries have failed.</Nothing>}
       {address && letters.length > 1 && new Set(letters.map((one) => one.agent)).size === 1 && (
         <div className="row">
-          <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="dead-letters" params={{ address: only.agent, replay: "all" }} effect={`Calls all ${letters.length} again.`} onDone={reload} />
-          <ActButton label="Delete all" title={`Delete ${plural(letters.length, "dead letter")}?`} endpoint="dead-letters" params={{ address: only.agent, delete: "all" }} effect="They cannot be replayed after that." isDanger onDone={reload} />
+          <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "replay" }} onDone={reload} />
+          <ActButton label="Delete all" title={`Delete ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "delete" }} isDanger onDone={reload} />
         </div>
       )}
       <ul className="cards">
@@ -36,8 +36,8 @@ export function Letters({ address, below = true }: { address?: string; below?: b
             <p className="row-error"><code>{one.code}</code> {one.error}</p>
             <JsonBox label={`Arguments of ${one.method}`} value={one.arguments} open={1} />
             <div className="row">
-              <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="dead-letters" params={{ address: one.agent, replay: one.id }} effect="Calls the method again with these arguments, with all its retries." onDone={reload} />
-              <ActButton label="Delete" title={`Delete the dead letter of ${one.method}?`} endpoint="dead-letters" params={{ address: one.agent, delete: one.id }} effect="The call cannot be replayed after that." isDanger onDone={reload} />
+              <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "replay" }} onDone={reload} />
+              <ActButton label="Delete" title={`Delete the dead letter of ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "delete" }} isDanger onDone={reload} />
             </div>
           </li>
         ))}

@@ -3,19 +3,22 @@
 import { ActButton } from "./Act";
 import type { TabProps } from "./Agent";
 import { bytes, duration } from "./format";
-import { useNow, usePages } from "./hooks";
+import { useNow, usePages, useRefresh } from "./hooks";
 import { AgentName, type Column, ErrorNote, Field, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
 import { childOf } from "./children";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import type { RunRow } from "./types";
 
 const STATUSES = ["queued", "running", "completed", "failed", "cancelled", "interrupted"];
+const LIMIT = 50;
+const EVERY = 5000;
 const UNFINISHED = ["queued", "running"];
 
 export default function Runs({ address }: TabProps) {
   const { query } = useRoute();
   const status = query.get("status");
-  const pages = usePages<RunRow>("runs", { address, status }, 50);
+  const pages = usePages<RunRow>("runs", { address, status }, LIMIT);
+  useRefresh(pages, LIMIT, EVERY);
   const now = useNow(pages.rows.some((row) => UNFINISHED.includes(row.status)) ? 1000 : null);
   const columns: Column<RunRow>[] = [
     { key: "agent", label: "Agent", grow: true, cell: (row) => <AgentName address={childOf(address, row.agent)} short /> },
@@ -29,7 +32,6 @@ export default function Runs({ address }: TabProps) {
     <>
       <div className="row">
         <Field label="Status" unseen>{(id) => <select id={id} value={status ?? ""} onChange={(event) => replaceQuery(["a", address, "runs"], { status: event.target.value })}><option value="">Any status</option>{STATUSES.map((one) => <option key={one}>{one}</option>)}</select>}</Field>
-        <button type="button" className="button" onClick={pages.reload}>Refresh</button>
       </div>
       {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
       {pages.rows.length > 0 && <Table label="Runs" columns={columns} rows={pages.rows} id={(row) => row.id} />}

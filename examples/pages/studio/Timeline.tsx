@@ -3,6 +3,7 @@
 import { type CSSProperties, type KeyboardEvent, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { Turn } from "../design/icons";
 import { CompareWith } from "./CompareWith";
+import { CopyTest } from "./CopyTest";
 import { clock, count, dollars, duration, plural, segments } from "./format";
 import { useNow } from "./hooks";
 import { AgentName, ErrorNote, Loading, Nothing, StatusBadge, Time } from "./parts";
@@ -46,6 +47,7 @@ function Loaded({ address, work }: { address: string; work: string }) {
           </div>
           <div className="actions">
             <label className="check"><input type="checkbox" checked={onlyFailed} onChange={(event) => replaceQuery(["t", address, work], { failed: event.target.checked ? "1" : "" })} /> Only failures</label>
+            {root?.kind === "turn" && isOver(root) && <CopyTest address={address} turn={work} />}
             {root && <CompareWith address={address} work={work} />}
             <button type="button" className="button is-small" onClick={reload}>Refresh</button>
           </div>

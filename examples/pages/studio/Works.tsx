@@ -2,14 +2,18 @@
 
 import type { TabProps } from "./Agent";
 import { duration } from "./format";
-import { useNow, usePages } from "./hooks";
+import { useNow, usePages, useRefresh } from "./hooks";
 import { type Column, ErrorNote, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
 import { link } from "./route";
 import type { Span } from "./types";
 import { isOver, titleOf } from "./spans";
 
+const LIMIT = 50;
+const EVERY = 5000;
+
 export default function Works({ address }: TabProps) {
-  const pages = usePages<Span>("works", { address }, 50);
+  const pages = usePages<Span>("works", { address }, LIMIT);
+  useRefresh(pages, LIMIT, EVERY);
   const now = useNow(pages.rows.some((row) => !isOver(row)) ? 1000 : null);
   const columns: Column<Span>[] = [
     { key: "what", label: "What", grow: true, cell: (row) => <a href={link(["t", address, row.work])}><strong>{titleOf(row)}</strong></a> },
@@ -20,7 +24,6 @@ export default function Works({ address }: TabProps) {
   return (
     <>
       {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <div className="row end-row"><button type="button" className="button is-small" onClick={pages.reload}>Refresh</button></div>}
       {pages.rows.length > 0 && <Table label="Work" columns={columns} rows={pages.rows} id={(row) => String(row.number)} />}
       {!pages.rows.length && !pages.error && (pages.isLoading ? <Loading what="Loading the records" /> : <Nothing title="There are no records">The agent has done nothing yet, its records are older than its class keeps them, or its class has <code>record_retention = None</code>.</Nothing>)}
       <MoreButton {...pages} />

@@ -86,6 +86,17 @@ export function usePages<Row>(endpoint: string, params: object, limit = 100): Pa
   };
 }
 
+/** Load a list again every so many milliseconds, as long as only its first page is shown. */
+export function useRefresh<Row>({ rows, reload }: Pages<Row>, limit: number, every: number): void {
+  const isVisible = useIsVisible();
+  const isShort = rows.length <= limit; // pages that were added would close again
+  useEffect(() => {
+    if (!isVisible || !isShort) return;
+    const timer = window.setInterval(reload, every);
+    return () => window.clearInterval(timer);
+  }, [isVisible, isShort, reload, every]);
+}
+
 /** Read a stream for as long as the component is shown; a stream that breaks off is opened again. Returns why it is not open. */
 export function useStream(endpoint: string, params: object | null, onEvent: (event: Event) => void, onOpen?: () => void): AdminError | null {
   const key = params && JSON.stringify(params);
