@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.conformance.two_nodes import Front, running_on_two_nodes
+from tests.conformance.two_nodes import AllAtTheBack, Front, running_on_two_nodes
 from tests.machine import patience
+from tests.unit.admin_requests import stream
 from tests.unit.test_workers_transport import pair
 
 from sapwood import Agent, App
@@ -21,6 +22,7 @@ from sapwood.admin.endpoint import AdminCall, Endpoint, Event, OneAgent
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.event_stream import together
 from sapwood.admin.tokens import TokenKey
+from sapwood.errors import Unavailable
 from sapwood.testing import World
 
 
@@ -103,3 +105,13 @@ async def test_a_stream_of_another_node_ends_with_its_token(monkeypatch: pytest.
             told = (await asking).text
         assert "secret" not in told
         assert "The token is not valid any more" in told
+
+
+async def test_a_watched_agent_that_moves_to_another_node_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_on_two_nodes(App(agents=[AdminFar])) as world:
+        await (await world.get_agent(AdminFar, "a")).hello()
+        events = stream(world, "watch", addresses=["AdminFar:a"])
+        assert (await anext(events))[1]["rows"][0]["status"] == "live"
+        monkeypatch.setattr(AllAtTheBack, "is_here", lambda *_: False)  # a new owner
+        with pytest.raises(Unavailable, match="moved to another node"):
+            await anext(events)

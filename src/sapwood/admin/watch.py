@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sapwood.address import Address
 from sapwood.admin.agent_rows import AgentRows, doing
 from sapwood.admin.endpoint import AdminCall, Endpoint, Event, SeveralAgents
-from sapwood.errors import InvalidArguments, NotFound, SapwoodError
+from sapwood.errors import InvalidArguments, NotFound, SapwoodError, Unavailable
 from sapwood.kernel.actors.children_table import ChildrenTable
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
@@ -149,9 +149,12 @@ async def _watch(call: AdminCall, params: SeveralAgents) -> AsyncIterator[Event]
         raise InvalidArguments(f"`addresses` must name 1 to {MOST} agents, got {len(params.addresses)}.")
     rows = AgentRows(call.node, call.content)
     watched = [WatchedAgent(rows, Address.parse(text)) for text in params.addresses]
+    roots = {one.address.root for one in watched}
     yield "rows", {"rows": await _changes(watched)}
     while True:
         await asyncio.sleep(EVERY)
+        if not all(map(call.node.owns, roots)):
+            raise Unavailable("Some of the agents have moved to another node. Open the stream again.")
         if changed := await _changes(watched):
             yield "rows", {"rows": changed}
 
