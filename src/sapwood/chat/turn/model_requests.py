@@ -10,6 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sapwood.chat.models import prices, token_estimates
+from sapwood.chat.models.call_ids import CallIds
 from sapwood.chat.models.genai_metrics import CANCELLED, RequestTimer
 from sapwood.chat.models.loop import LoopTurn, PydanticLoop
 from sapwood.chat.models.provider_errors import retry_after
@@ -122,7 +123,7 @@ class ModelRequests:
 
     async def answer(self, row: TurnRow, turn: LoopTurn, history: Sequence[ModelMessage]) -> ModelResponse:
         """Send one request to the model, and stream its response to all clients."""
-        stream, projection = self._stream, Projection(row.steps + 1)
+        stream, projection, ids = self._stream, Projection(row.steps + 1), CallIds(history, row.steps)
 
         def hear(event: Any) -> None:
             if not self.said:
@@ -132,18 +133,19 @@ class ModelRequests:
                 self._timer.first_chunk()
             if self._silence is not None:
                 self._silence.broken()
-            stream.put(*projection.event(event))
+            stream.put(*projection.event(ids.of_event(event)))
 
         for failed in range(1, PROVIDER.max_attempts + 1):
             try:
-                return await self._provided(
+                response = await self._provided(
                     row, turn, history, row.steps + 1, lambda token: self._watched(row, turn, history, token, hear)
                 )
+                return ids.of_response(response)
             except ModelStalled:
                 if failed == PROVIDER.max_attempts:
                     raise
                 await self.begin_again(row, row.steps + 1)
-                projection = Projection(row.steps + 1)
+                projection, ids = Projection(row.steps + 1), CallIds(history, row.steps)
                 stream.put({"type": "start-step"})
                 await self._actor.leave()
         raise AssertionError
