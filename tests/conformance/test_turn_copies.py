@@ -124,6 +124,18 @@ async def a_denial() -> str:
 
 
 @scene
+async def ids_of_a_provider() -> str:
+    paying = call("pay", amount=3, id="toolu_01T1x1fJ34qAmk2tNTrN7Up6")
+    async with talking(paying, call("look", about="boats", id="c1"), text("Done.")) as (world, agent, _):
+        turn = await agent.send("Cross the river.")
+        await agent.questions.approve("toolu_01T1x1fJ34qAmk2tNTrN7Up6")
+        found = await copied(world, await agent.turns.wait(turn.id))
+    assert '# approved\n        "c1": "paid 3' in found
+    assert '"c2": {"about": "boats"' in found
+    return found
+
+
+@scene
 async def changed_arguments() -> str:
     found = await answered(lambda agent: agent.questions.approve("c1", arguments={"amount": 1, "to": "Ann"}))
     assert """# approved with {'amount':1,'to':'Ann'}\n""" in found

@@ -44,7 +44,7 @@ async def _record(call: AdminCall, params: OneTurn) -> Answer:
     shown = redacted.of(copy)
     said = "".join(step.text for step in copy.steps)
     error = records.model_error(copy)
-    calls, answers = records.call_comments(redacted), records.answers(copy, redacted)
+    calls, answers = records.call_comments(copy, redacted), records.answers(copy, redacted)
     test = RecordedTest(
         TurnScript(shown, error, records.step_comments(has_failed=error is not None), calls),
         "".join(step.text for step in shown.steps) if said == copy.text else shown.text,
@@ -122,20 +122,20 @@ class _Records(NamedTuple):
                 found.setdefault(one["step"], []).append(f"attempt {one['attempt']} {how}")
         return {step: ", ".join(attempts) for step, attempts in found.items()}
 
-    def call_comments(self, redacted: RedactedTurn) -> dict[str, str]:
-        """Return what is recorded of tool calls, by their ids."""
+    def call_comments(self, copy: TurnCopy, redacted: RedactedTurn) -> dict[str, str]:
+        """Return what is recorded of tool calls, by their ids in the copy."""
         found: dict[str, list[str]] = {}
         for one in self.spans:
             if one["kind"] == "tool" and one["attempt"] > 1:
                 found.setdefault(one["facts"].get("key", ""), []).append(f"attempt {one['attempt']}")
         for one in self.decisions:
-            if one["kind"] not in DECIDED or one["tool"] == ASK:
+            if one["kind"] not in DECIDED or one["tool"] == ASK or one["question"] not in copy.ids:
                 continue
             what = one["kind"]
             if one["arguments"] is not None:
                 what += f" with {_json(redacted.value('arguments', msgspec.json.decode(one['arguments']), WROTE))}"
             found.setdefault(one["question"], []).append(what)
-        return {id: ", ".join(dict.fromkeys(notes)) for id, notes in found.items()}
+        return {copy.ids[id]: ", ".join(dict.fromkeys(notes)) for id, notes in found.items() if id in copy.ids}
 
     def answers(self, copy: TurnCopy, redacted: RedactedTurn) -> list[str]:
         """Return what people answered during the turn that code has asked them."""

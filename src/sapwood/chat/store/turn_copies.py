@@ -20,6 +20,8 @@ from sapwood.storage.database import Database
 MOST_BEFORE = 20
 """Messages before the turn that a copy has."""
 MOST_ROWS = 10_000
+LONGEST_ID = 12
+"""Characters of the id of a tool call that a copy keeps."""
 CLEARED = "[Cleared: the result of "
 """How the note begins that stands for a tool result in a compacted conversation."""
 FILE_KINDS = ("binary", "image-url", "audio-url", "video-url", "document-url", "uploaded-file")
@@ -88,6 +90,8 @@ class TurnCopy:
     """By the ids of tool calls."""
     missing: list[str] = field(default_factory=list[str])
     """What the copy leaves out, as nouns."""
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    """The ids of tool calls in the copy, by the stored ones."""
 
 
 class _Row(NamedTuple):
@@ -161,6 +165,7 @@ class _Reader:
         for number, message in enumerate([*copy.before, *copy.asked], 1):
             message["id"] = f"m{number}"
         copy.missing = list(self._missing)
+        _shorten_ids(copy)
         return copy
 
     def _leave_out(self, what: str) -> None:
@@ -296,6 +301,18 @@ class _Reader:
                 return CopiedResult("denied", "The user does not allow this call.")
             case _:
                 return None
+
+
+def _shorten_ids(copy: TurnCopy) -> None:
+    """Give tool calls ids that people can read, unless all have."""
+    ids = [call.id for step in copy.steps for call in step.calls]
+    if all(len(id) <= LONGEST_ID for id in ids):
+        copy.ids = {id: id for id in ids}
+        return
+    copy.ids = {id: f"c{number}" for number, id in enumerate(ids, 1)}
+    for step in copy.steps:
+        step.calls = [call._replace(id=copy.ids[call.id]) for call in step.calls]
+    copy.results = {copy.ids[id]: result for id, result in copy.results.items() if id in copy.ids}
 
 
 def _arguments(args: Any) -> dict[str, Any] | str:
