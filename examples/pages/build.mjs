@@ -1,16 +1,21 @@
 // Builds the pages of all examples, or the named ones: `npm run build [NAME…]`. The output is ../NAME/page, or OUT/NAME/page.
-// The studio is part of the package: its output is src/sapwood/studio/page.
+// A page with a file output.json has its output in the folder that this names.
 // In a project that `sapwood new` created, the page is in the folder `page`, and its output is ../page.
-import { readdirSync, existsSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import react from "@vitejs/plugin-react";
 import { build } from "vite";
 
 const here = import.meta.dirname;
 const out = process.env.OUT ?? resolve(here, "..");
-const studio = process.env.OUT ? resolve(out, "studio") : resolve(here, "../../src/sapwood/studio");
 const named = process.argv.slice(2);
 const pages = readdirSync(here).filter((name) => existsSync(resolve(here, name, "index.html")) && (!named.length || named.includes(name)));
+
+function output(name) {
+  const told = resolve(here, name, "output.json");
+  if (!process.env.OUT && existsSync(told)) return resolve(here, name, JSON.parse(readFileSync(told, "utf8")).folder);
+  return name === "page" ? resolve(out, "page") : resolve(out, name, "page");
+}
 
 for (const name of pages) {
   await build({
@@ -20,7 +25,7 @@ for (const name of pages) {
     logLevel: "warn",
     plugins: [react()],
     build: {
-      outDir: name === "page" ? resolve(out, "page") : name === "studio" ? resolve(studio, "page") : resolve(out, name, "page"),
+      outDir: output(name),
       emptyOutDir: true,
       chunkSizeWarningLimit: 1000,
       license: { fileName: "licenses.md" },
