@@ -161,6 +161,8 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("find", {"text": ""}),
         ("find", {"text": "", **about}),
         ("asked", {**about, "turn": turn["work"], "step": 1}),
+        ("record", {**about, "turn": turn["work"]}),
+        ("record", {"address": f"{MAIN}/{run['agent']}", "turn": run["id"]}),
         ("spans", {**about, "below": True}),
         ("spending", {"by": ["hour", "user"]}),
         ("sql", {**about, "sql": "SELECT * FROM notes"}),
@@ -212,7 +214,7 @@ async def test_the_table_has_every_endpoint_and_what_is_planted_is_found() -> No
 
         seen = {what for what, _, _ in shown(found, SECRET)}
         assert seen >= {
-            *("agenda", "answer", "call", "dead-letters", "logs", "questions", "slow", "spans"),
+            *("agenda", "answer", "call", "dead-letters", "logs", "questions", "record", "slow", "spans"),
             *("sql", "state", "transcript"),
         }
 
