@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from tests.front import Front
 from tests.machine import patience
 from tests.ports import free_port
 
@@ -18,6 +19,8 @@ class Server:
     """A server in a process of its own, on a folder of its own; it can be ended and started again."""
 
     environment: ClassVar[dict[str, str]] = {}
+    has_front: ClassVar[bool] = False
+    """Whether clients wait while it is away, as they do behind a balancer."""
 
     def __init__(self, work: Path, data: Path, **environment: str) -> None:
         self.told = environment
@@ -25,6 +28,7 @@ class Server:
         self._data = data
         self._log = work / f"{type(self).__name__.lower()}.log"
         self.port = free_port()
+        self._front = Front(self.port) if self.has_front else None
         data.mkdir()
         self.start()
 
@@ -33,7 +37,7 @@ class Server:
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self._front.port if self._front else self.port}"
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -57,6 +61,12 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def close(self) -> None:
+        """End it for good."""
+        if self._front is not None:
+            self._front.close()
+        self.end(signal.SIGKILL)
 
     def log(self) -> str:
         return self._log.read_text()[-4000:]

@@ -47,6 +47,8 @@ def nothing_left_open() -> Iterator[None]:
 
 
 class McpServer(Server):
+    has_front = True
+
     def command(self) -> list[str]:
         options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "warning"]
         return [sys.executable, "-m", "sapwood", "serve", f"{HERE / 'mcp_app.py'}:site", *options]
@@ -84,7 +86,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     log = tmp_path / "done.log"
     server = McpServer(tmp_path, tmp_path / "data", MCP_LOG=str(log))
     yield Site(server, log)
-    server.end(signal.SIGKILL)
+    server.close()
 
 
 class Made(Result):

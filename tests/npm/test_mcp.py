@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +61,7 @@ FAILED: dict[str, set[str]] = {
 
 class McpServer(Sapwood):
     app = HERE / "mcp_server.py"
+    has_front = True
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def mcp_home() -> Path:
 def server(tmp_path: Path) -> Iterator[McpServer]:
     server = McpServer(tmp_path, tmp_path / "data", MCP_TEST_LOG=str(tmp_path / "done.log"))
     yield server
-    server.end(signal.SIGKILL)
+    server.close()
 
 
 def checked(home: Path, server: McpServer, scenario: str) -> str:

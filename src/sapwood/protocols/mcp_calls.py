@@ -40,8 +40,8 @@ class Caller:
     """Sends a question while the call is held; `None` if results ask."""
     run: str | None = None
     """The run of its request, if the protocol gives the request an id of its own."""
-    begun: Callable[[RunTool], Awaitable[None]] | None = None
-    """Called when the run of a held call is stored."""
+    begins: Callable[[RunTool], Awaitable[None]] | None = None
+    """Called before a held call begins a run: a client that loses the connection after that can join it again."""
     held: list[str] = field(default_factory=list[str])
     """The runs whose calls are held now."""
 
@@ -73,14 +73,14 @@ async def call_run(caller: Caller, tool: RunTool, params: dict[str, Any]) -> dic
         input = tool.input(arguments)
         if caller.is_stateless and not is_task:
             caller.work.held.add(id)
+        if caller.begins is not None and not is_task:
+            await caller.begins(tool)
         run = await caller.work.start(tool, input, id)
     except (InvalidArguments, OverLimit, Refused) as error:
         caller.work.held.remove(id)
         return failed(str(error))
     if is_task:
         return {"resultType": "task", **await caller.work.task(tool, caller.work.run(id) or run)}
-    if caller.begun is not None:
-        await caller.begun(tool)
     return await hold(caller, tool, run.id, about, 0)
 
 

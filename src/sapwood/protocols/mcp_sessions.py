@@ -102,7 +102,7 @@ class WithSession:
         return Exchanged(work, message["id"], on_lost=None)
 
     def _caller(self, session: Session | None, message: dict[str, Any], exchanged: Exchanged) -> Caller:
-        async def begun(tool: RunTool) -> None:
+        async def begins(tool: RunTool) -> None:
             if session is not None and session.version >= MARKED_SINCE:
                 token = field_of(field_of(message.get("params"), "_meta"), "progressToken")
                 await exchanged.mark(_mark(message["id"], token, tool.name))
@@ -115,7 +115,7 @@ class WithSession:
             progress=progress_to(lambda: exchanged, message.get("params")),
             ask=asking(exchanged),
             run=None if session is None else self._work.run_of_request(message["id"]),
-            begun=begun,
+            begins=begins,
         )
 
     async def _answered(self, message: dict[str, Any]) -> Response:
