@@ -173,6 +173,11 @@ class Toolbox:
         found = self.servers.found(name)
         return None if found is None else self.servers.approvers(found[0])
 
+    def roles_of_server(self, name: str) -> tuple[str, ...] | None:
+        """Return who may approve calls of a tool if it is of an MCP server that says so."""
+        found = None if name in self._options else self.servers.found(name)
+        return None if found is None else found[0].roles()
+
     def is_idempotent(self, name: str) -> bool:
         """Return whether a call of a tool may be repeated if the process crashed during it."""
         options = self._options.get(name)

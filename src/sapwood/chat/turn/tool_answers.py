@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -42,7 +43,7 @@ class Answers:
         """Return the tool calls that wait for an answer."""
         waiting = self._turns.waiting()
         calls = self._turns.calls(waiting.number) if waiting is not None else []
-        return [_question(call) for call in calls if call.is_open and call.answerer in ("approval", "client")]
+        return [self._question(call) for call in calls if call.is_open and call.answerer in ("approval", "client")]
 
     def approvals(self) -> list[Question]:
         """Return the tool calls that wait for a person."""
@@ -78,7 +79,7 @@ class Answers:
             # Before anything is written here: in a crash between the two, they find that it still waits.
             self._actor.of(RunExecutor).wake_above(row.run)
         if call.answerer == "approval":
-            self._actor.of(Decisions).answered(_question(call), answer, author)
+            self._actor.of(Decisions).answered(self._question(call), answer, author)
         self._turns.answer_call(id, kind, value, go_on=go_on)
         if client_tools is not None:
             self._turns.set(row.number, client_tools=msgspec.json.encode(client_tools).decode())
@@ -106,7 +107,13 @@ class Answers:
         call = self._turns.call(id)
         if call is None or not call.is_open or call.answerer not in ("approval", "client", CLIENT_SOON):
             return None
-        return _question(call)
+        return self._question(call)
+
+    def _question(self, call: ToolCall) -> Question:
+        kind = "approval" if call.answerer == "approval" else "client"
+        question = Question.about(call.id, call.name, msgspec.json.decode(call.input), kind)
+        # The class does not know them, so that nobody else does while this agent sleeps.
+        return replace(question, roles=self._actor.of(toolbox).roles_of_server(call.name))
 
     def maybe_go_on(self, number: int) -> None:
         """Resume a waiting turn if all its questions are answered and it was asked to resume."""
@@ -137,11 +144,6 @@ class Answers:
         self._turns.set(row.number, status="running", continues=row.continues + 1, **ended)
         self._record.launch(row.number)
         return self._record.row(row.number)
-
-
-def _question(call: ToolCall) -> Question:
-    kind = "approval" if call.answerer == "approval" else "client"
-    return Question.about(call.id, call.name, msgspec.json.decode(call.input), kind)
 
 
 def answers_in(message: UIMessage) -> Iterator[tuple[str, Answer]]:

@@ -91,7 +91,10 @@ class Permission:
         if asker is not None and asker.ready:
             return asker.of(RunExecutor).worker.approvers(question.tool)
         kind = self._tree.kind_of(owner.type)
-        return class_hooks(kind).approvers_of(kind, question.tool)
+        named = class_hooks(kind).approvers_of(kind, question.tool)
+        if named is None and question.roles is not None:
+            return question.roles or ANY_CLIENT
+        return named
 
     async def _refused_by_approvers(
         self, owner: Address, approvers: Approvers | None, user: Any, question: Question

@@ -56,7 +56,8 @@ class Question:
     schema: dict[str, Any] | None = None
     """The JSON schema of the answer, if the kind is `form`."""
     roles: tuple[str, ...] | None = None
-    """Which roles may answer a question that code asks. Empty: every client. `None`: the question does not say."""
+    """Which roles may answer a question that code asks, or allow a call to an MCP server. Empty: every client.
+    `None`: the question does not say."""
     remote: tuple[PathSegment, ...] | None = None
     """If another server executes the agent that asks: the path to it there, from the agent that executes the run.
     `path` then leads to the sub-agent that stands for that run."""
