@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 
@@ -60,3 +61,19 @@ def test_what_makes_no_token_is_refused(tmp_path: Path, words: list[str]) -> Non
     folder = [] if "--data" in words else ["--data", str(tmp_path)]
     with pytest.raises(UsageError):
         cli(["token", *words, *folder])
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_a_key_that_does_not_fit_on_the_disk_leaves_no_part_of_it(has_key: bool, tmp_path: Path) -> None:
+    key, access = TokenKey(tmp_path), Access("ann", frozenset({"look"}), None, time.time() + 60)
+    before = key.sign(access) if has_key else ""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            key.rotate() if has_key else key.sign(access)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert [file.name for file in tmp_path.iterdir()] == ["admin.key"] * has_key
+    assert key.access_of(before or key.sign(access), time.time()) == access

@@ -72,15 +72,23 @@ class TokenKey:
 
     def rotate(self) -> None:
         """Replace the key. All tokens that it has signed are refused from now on."""
-        half = self._path.with_name(f"{FILE}.{os.getpid()}")
-        half.unlink(missing_ok=True)
-        _write(half)
-        half.rename(self._path)
+        self._written().rename(self._path)
 
     def _create(self) -> bytes:
-        with contextlib.suppress(FileExistsError):  # by another command at the same time
-            _write(self._path)
+        written = self._written()
+        try:
+            with contextlib.suppress(FileExistsError):  # by another command at the same time
+                os.link(written, self._path)
+        finally:
+            written.unlink()
         return self._current()
+
+    def _written(self) -> Path:
+        """Return a file with a new key beside that of the folder, which is never there in part."""
+        path = self._path.with_name(f"{FILE}.{os.getpid()}")
+        path.unlink(missing_ok=True)
+        _write(path)
+        return path
 
     def _current(self) -> bytes:
         """Return the key; nothing if there is none, or if other users of the machine could read it."""
@@ -112,8 +120,14 @@ def checked(name: str, may: list[str]) -> frozenset[Scope]:
 
 def _write(path: Path) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"key": secrets.token_hex(32)}, file)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"key": secrets.token_hex(32)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink()
+        raise
 
 
 def _signature(key: bytes, body: str) -> bytes:
