@@ -27,7 +27,7 @@ class OddUser(Agent):
     """Uses one server."""
 
     async def add(self, url: str) -> McpServer:
-        return await self.mcp.add("odd", url, timeout=30.0)
+        return await self.mcp.add("odd", url, timeout=10.0)
 
     async def use(self) -> Any:
         return await self.mcp.call("odd", "play", {})
@@ -147,3 +147,26 @@ async def test_what_is_secret_in_a_url_is_not_shown_if_a_server_redirects() -> N
         assert "'http://other.example.com/mcp'" in added.error
         frame = await client.until(lambda frame: "other.example.com" in str(frame))
         assert "very-secret" not in str(frame)
+
+
+async def test_a_server_that_does_not_answer_the_end_of_a_session_does_not_hold_up_a_result() -> None:
+    server = RemoteServer([tool("play")], {"tools/call": said("played")})
+    server.answers["server/discover"] = {"error": {"code": -32601, "message": "not known"}}
+    sessions = asyncio.Event()
+
+    async def initialize(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        body = {"jsonrpc": "2.0", "id": asked.message["id"], "result": {"protocolVersion": "2025-11-25"}}
+        respond(writer, 200, body, mcp_session_id="s1")
+
+    async def hang(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        if asked.verb == "DELETE":
+            sessions.set()
+            await asyncio.Event().wait()
+        await server._respond(asked, writer)
+
+    server.raw["initialize"], server.raw["/mcp"] = initialize, hang
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        assert (await user.add(url)).status == "ready"
+        assert await user.use() == "played"
+        assert sessions.is_set()

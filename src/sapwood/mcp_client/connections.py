@@ -168,7 +168,7 @@ class McpConnections:
             endpoint = self._endpoint(row)
             headers = await self._sign_ins.headers(row, endpoint)
             try:
-                async with in_words(host_of(row), timeout), McpHttp(replace(endpoint, headers=headers), asked) as http:
+                async with McpHttp(replace(endpoint, headers=headers), asked) as http, in_words(host_of(row), timeout):
                     found = await ask(http, row)
                 self._actor.check_live()
                 return found

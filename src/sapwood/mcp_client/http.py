@@ -38,6 +38,8 @@ RECONNECTS = 5
 RECONNECT_AFTER, LONGEST_RECONNECT = 1.0, 30.0
 MOST_REQUESTS = 1000
 """Requests of a server that are answered in one exchange."""
+GOODBYE = 2.0
+"""Seconds for the end of a session."""
 OPENING = 2.0
 """Seconds to wait at most until a stream of a server is open."""
 EVENT_BYTES, STREAM_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
@@ -86,8 +88,9 @@ class McpHttp:
         assert self._client is not None
         try:
             if self._session is not None and error[0] is None:
-                with suppress(Exception):  # a courtesy
-                    await self._client.delete(self._endpoint.url, headers=self._headers())
+                with suppress(Exception):  # a courtesy, after which the result is still wanted
+                    async with asyncio.timeout(GOODBYE):
+                        await self._client.delete(self._endpoint.url, headers=self._headers())
         finally:
             await self._client.aclose()
 
