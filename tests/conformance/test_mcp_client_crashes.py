@@ -387,3 +387,26 @@ async def test_a_call_that_has_not_reached_its_server_is_sent_when_its_work_is_r
             await one.world.settled()
             assert len(hotel.begun) == 1
             assert await code.queued() == []
+
+
+async def test_a_call_whose_server_is_away_when_its_stream_is_continued_is_not_sent_again() -> None:
+    hotel = Hotel()
+
+    async def cut(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        hotel.begun.append(asked.params)
+        respond(writer, 200, "id: 1\nretry: 5000\ndata:\n\n", content_type="text/event-stream")
+
+    hotel.raw["tools/call"] = cut
+    async with served(app(), **LOCAL) as one:
+        code = await one.world.get_agent(CallerCode, "c")
+        async with hotel.serving() as url:
+            await code.add(url)
+            await code.start_later()
+            await until(lambda: bool(hotel.begun))
+        while not any(await code.queued()):  # noqa: ASYNC110 - each look is a call
+            await asyncio.sleep(0.01)
+        assert "ConnectError" in str(await code.queued())
+        async with hotel.serving():
+            await one.world.clock.advance(120)
+            await one.world.settled()
+            assert len(hotel.begun) == 1

@@ -170,3 +170,24 @@ async def test_a_server_that_does_not_answer_the_end_of_a_session_does_not_hold_
         assert (await user.add(url)).status == "ready"
         assert await user.use() == "played"
         assert sessions.is_set()
+
+
+async def test_a_server_that_refuses_an_answer_to_its_own_ping_still_gives_its_result() -> None:
+    server = RemoteServer([tool("play")])
+
+    async def pings(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        ping = {"jsonrpc": "2.0", "id": "p", "method": "ping"}
+        answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": said("played")}
+        events = "".join(f"data: {json.dumps(one)}\n\n" for one in (ping, answer))
+        respond(writer, 200, events, content_type="text/event-stream")
+
+    async def refuses(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        respond(writer, 400, {"error": "unknown id"})
+
+    server.raw["tools/call"] = pings
+    async with served(app(), **LOCAL) as one, server.serving() as url:
+        user = await one.world.get_agent(OddUser, "u")
+        await user.add(url)
+        server.raw["/mcp"] = refuses
+        assert await user.use() == "played"
+        assert any(asked.message.get("id") == "p" for asked in server.seen)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from tests.conformance.mcp_servers import Asked, respond
+from tests.conformance.mcp_servers import Asked, respond, said
 from tests.conformance.served import served
 from tests.conformance.test_mcp_client_sign_ins import LOCAL, Bank, app, path_of, ready, signed_in, signing
 from tests.conformance.worlds import until
+
+from sapwood.errors import Unavailable
 
 
 @pytest.mark.parametrize("options", [{"client_id": "known"}, {"headers": {"x-tenant": "a"}}, {}])
@@ -111,3 +114,26 @@ async def test_a_token_that_is_added_while_a_sign_in_begins_is_kept() -> None:
         await late
         assert (await agent.server()).status == "ready"
         assert await agent.use() == "paid"
+
+
+@pytest.mark.parametrize("how", ["stream", "ping"])
+async def test_a_token_that_ends_during_a_call_does_not_repeat_it(how: str) -> None:
+    bank, paid = Bank(), 0
+
+    async def pay(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        nonlocal paid
+        paid += 1
+        bank.valid.clear()  # before the stream is continued, or its question is answered
+        answer = {"jsonrpc": "2.0", "id": asked.message["id"], "result": said("paid")}
+        ping = {"jsonrpc": "2.0", "id": "p", "method": "ping"}
+        events = "".join(f"data: {json.dumps(one)}\n\n" for one in (ping, answer))
+        cut = "id: 1\nretry: 0\ndata:\n\n"
+        respond(writer, 200, events if how == "ping" else cut, content_type="text/event-stream")
+
+    async with served(app(), **LOCAL) as one, bank.serving() as url:
+        agent = await signed_in(one, bank, url)
+        bank.raw["tools/call"], bank.raw["/mcp"] = pay, bank.raw["tools/call"]
+        using = asyncio.gather(agent.use(), return_exceptions=True)
+        (told,) = await using
+        assert paid == 1
+        assert told == "paid" if how == "ping" else isinstance(told, Unavailable)

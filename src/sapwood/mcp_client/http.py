@@ -179,12 +179,25 @@ class McpHttp:
 
     async def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
         """Send a request and return the message that answers it."""
+        import httpx2
+
+        self._is_taken = False
+        try:
+            return await self._first_answer(body, headers)
+        except (Unauthorized, httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            if not self._is_taken:
+                raise
+            # Not as it is, which would mean that the request may be sent again.
+            raise Unavailable(f"The server was lost before its answer: {type(error).__name__}.") from None
+
+    async def _first_answer(self, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
         last_event, wait = "", RECONNECT_AFTER
         for attempt in range(RECONNECTS + 1):
             if attempt:
                 await asyncio.sleep(wait)
             again = {**self._headers(), "last-event-id": last_event} if attempt else None
             async with self._sent("GET" if again else "POST", again or headers, None if again else body) as response:
+                self._is_taken = True
                 if body["method"] == "initialize":
                     self._session = response.headers.get("mcp-session-id")
                 kind = response.headers.get("content-type", "").lower()
@@ -241,6 +254,8 @@ class McpHttp:
 
     async def _heard(self, message: dict[str, Any]) -> None:
         """Answer a request of the server, which those of revisions with a handshake may make."""
+        import httpx2
+
         id, method, params = message.get("id"), message.get("method"), message.get("params")
         if id is None or not isinstance(method, str):
             return
@@ -254,8 +269,9 @@ class McpHttp:
             answer["result"] = await self._asked(method, cast("dict[str, Any]", params))
         else:
             answer["error"] = {"code": METHOD_NOT_FOUND, "message": "This client does not offer it."}
-        async with self._sent("POST", self._headers(), answer):
-            pass
+        with suppress(Refused, Unavailable, Unauthorized, httpx2.HTTPError):  # what was called may still be answered
+            async with self._sent("POST", self._headers(), answer):
+                pass
 
     async def _notify(self, method: str) -> None:
         async with self._sent("POST", self._headers(), {"jsonrpc": "2.0", "method": method}):
