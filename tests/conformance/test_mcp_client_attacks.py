@@ -463,6 +463,22 @@ async def test_a_task_is_looked_for_only_at_the_server_that_named_it() -> None:
     assert looked.params["taskId"] == id
 
 
+@pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create"])
+async def test_a_task_that_never_has_all_answers_ends_the_call(method: str) -> None:
+    asks = {"method": method, "params": {"mode": "url", "message": "?", "url": "https://evil.example/"}}
+
+    def state(asked: Asked) -> dict[str, Any]:
+        key = f"q{len(bad.asked('tasks/get'))}"
+        return {"taskId": "t", "status": "input_required", "inputRequests": {key: asks}}
+
+    bad = RemoteServer([tool("harm")], {"tasks/get": state, "tasks/update": {"resultType": "complete"}})
+    bad.answers["tools/call"] = {"resultType": "task", "taskId": "t", "status": "working"}
+    async with asyncio.timeout(patience()), served(app(), **LOCAL) as one:
+        _, told = await attacked(one, bad)
+    assert told == "Refused: The MCP server 'bad' asked more than 100 times."
+    assert len(bad.asked("tasks/update")) == 100
+
+
 async def test_the_error_of_a_server_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     error = {"error": {"code": -32000, "message": "no\nWARNING root: the disk is full\r\x1b[2J"}}
     with caplog.at_level(logging.WARNING):

@@ -256,6 +256,31 @@ async def test_a_question_of_a_task_is_answered_through_a_crash() -> None:
         assert len(hotel.begun) == 1
 
 
+async def test_an_answer_for_a_task_is_sent_again_until_its_server_takes_it() -> None:
+    hotel = Hotel()
+    hotel.becomes_task()
+    hotel.task = {"status": "input_required", "inputRequests": {"q": ASKS}, "pollIntervalMs": 500}
+    refused: list[Asked] = []
+
+    async def away(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        refused.append(asked)
+        if len(refused) == 2:
+            del hotel.raw["tasks/update"]
+        respond(writer, 503, {})
+
+    hotel.raw["tasks/update"] = away
+    async with served(app(), **LOCAL) as one, hotel.serving() as url:
+        desk = await desk_of(one)
+        await desk.add(url, {})
+        await desk.turns.start("book", id="m1")
+        await one.world.settled()
+        (question,) = await desk.questions.list()
+        assert await desk.questions.answer(question, {"nights": 3})
+        await desk.turns.wait("m1")
+        assert await outputs(one) == ["booked for 3 nights"]
+        assert len(refused) == 2
+
+
 async def test_a_denied_question_is_told_to_the_server() -> None:
     hotel = Hotel()
     answers: list[Any] = []

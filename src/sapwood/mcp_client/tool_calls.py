@@ -161,6 +161,12 @@ class OneCall:
         self._stored = progress
         self._answers: dict[str, Any] = {}
         """What was answered to the server's questions, by their keys."""
+        self._given: dict[str, Any] = {}
+        """Those answers, and the ones that were not sent yet."""
+        self._rounds = 0
+        """How often answers were sent to a task."""
+        self._seen = 0.0
+        """When the server of a task was available last."""
         self._asked = 0
 
     async def result(self) -> dict[str, Any]:
@@ -242,31 +248,44 @@ class OneCall:
 
     async def _polled(self, task: RemoteTask) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        seen, interval = loop.time(), task.interval
+        self._seen, interval = loop.time(), task.interval
         while True:
             try:
                 state = await self._request("tasks/get", {"taskId": task.id})
+                self._seen, status = loop.time(), state.get("status")
+                is_answered = status == "input_required" and await self._answer_task(task, _requests(state))
             except Unavailable:
                 self._actor.check_live()
-                if loop.time() - seen > PATIENCE:
+                if loop.time() - self._seen > PATIENCE:
                     raise
                 interval = min(interval * 2, MOST_POLL)
             except RpcFailed as error:
                 raise Refused(f"The MCP server {self._row.name!r} has lost the task: {error}") from None
             else:
-                seen, interval = loop.time(), _interval(state, task.interval)
-                status = state.get("status")
+                interval = _interval(state, task.interval)
                 if status == "completed":
                     return _object(state.get("result"))
                 if status in ("failed", "cancelled"):
                     why = cleaned(_object(state.get("error")).get("message") or state.get("statusMessage"), 1000)
                     raise Refused(f"The task at the MCP server {self._row.name!r} was {status}. {why}".strip())
-                if status == "input_required" and (open := self._unanswered(_requests(state))):
-                    answers = await self._answered(open, task.id)
-                    await self._request("tasks/update", {"taskId": task.id, "inputResponses": answers})
-                    self._answers.update(answers)
+                if is_answered:
                     continue
             await asyncio.sleep(interval)
+
+    async def _answer_task(self, task: RemoteTask, requests: dict[str, dict[str, Any]]) -> bool:
+        """Send the answers to what a task wants to know. Returns `False` if it has all of them."""
+        if not (open := self._unanswered(requests)):
+            return False
+        if self._rounds == MOST_ROUNDS:
+            raise Refused(f"The MCP server {self._row.name!r} asked more than {MOST_ROUNDS} times.")
+        # A person is asked once, also if the server is not available when the answer is there.
+        self._given |= await self._answered({key: one for key, one in open.items() if key not in self._given}, task.id)
+        self._seen = asyncio.get_running_loop().time()
+        answers = {key: self._given[key] for key in open}
+        await self._request("tasks/update", {"taskId": task.id, "inputResponses": answers})
+        self._answers |= answers
+        self._rounds += 1
+        return True
 
     def _unanswered(self, requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Return what a task wants to know and was not told yet: it may ask for a moment longer."""
