@@ -37,8 +37,8 @@ timings *args:
     python scripts/timings.py {{args}}
 
 # The test kit of A2A against a server: it is cloned into the folder the first time.
-a2a-tck folder:
-    python scripts/a2a_tck.py "{{folder}}"
+a2a-tck folder *args:
+    python scripts/a2a_tck.py "{{folder}}" {{args}}
 
 # Mutation tests: every injected bug must be caught by the crash tests.
 test-mutants:

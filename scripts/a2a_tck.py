@@ -1,8 +1,8 @@
 """Run the test kit of A2A (TCK) against `sapwood serve`, over JSON-RPC and at all of its levels.
 
 The kit has no release: the first time, it is cloned at the commit below, with an environment of its own, into the
-folder. Run it in the checkout: `python scripts/a2a_tck.py FOLDER`. It ends with 1 if other requirements fail than those
-that are named here.
+folder. Run it in the checkout: `python scripts/a2a_tck.py FOLDER`, with options of `sapwood serve` if you like, such as
+`--workers 2`. It ends with 1 if other requirements fail than those that are named here.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FAILED = {
 """The requirements that fail."""
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, more: list[str]) -> int:
     kit, python = installed(folder)
     with tempfile.TemporaryDirectory() as data:
         port = free_port()
-        options = ["--port", str(port), "--data", data, "--log-level", "warning"]
+        options = ["--port", str(port), "--data", data, "--log-level", "warning", *more]
         with subprocess.Popen([sys.executable, "-m", "sapwood", "serve", f"{APP}:app", *options]) as server:
             try:
                 wait_for(port, server)
@@ -95,6 +95,6 @@ def shown(found: dict[str, tuple[str, str]]) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("Usage: python scripts/a2a_tck.py FOLDER")
-    sys.exit(main(Path(sys.argv[1])))
+    if len(sys.argv) < 2:
+        raise SystemExit("Usage: python scripts/a2a_tck.py FOLDER [options of sapwood serve]")
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -101,10 +101,12 @@ class ClientServer(Sapwood):
     """The agents under test, to which the browser of a user comes back."""
 
     app = HERE / "mcp_client.py"
+    workers = "1"
 
     def command(self) -> list[str]:
         self.told["SAPWOOD_PUBLIC_URL"] = f"http://{self.host}"
         options = ["--port", str(self.port), "--data", str(self._data), "--grace", "3", "--log-level", "error"]
+        options += ["--workers", self.workers]
         return [sys.executable, "-m", "sapwood", "serve", f"{self.app}:app", *options]
 
 
@@ -113,13 +115,27 @@ def mcp_home() -> Path:
     return install(HERE / "mcp")
 
 
+class ClientWorkers(ClientServer):
+    """The same agents in two processes: the browser comes back to either."""
+
+    workers = "2"
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientServer]:
-    work = tmp_path_factory.mktemp("client")
+    yield from serving(ClientServer, tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientServer]:
+    yield from serving(ClientWorkers, tmp_path_factory.mktemp("workers"))
+
+
+def serving(kind: type[ClientServer], work: Path) -> Iterator[ClientServer]:
     settings = {"SAPWOOD_MCP_PRIVATE_HOSTS": "localhost,127.0.0.1", "SAPWOOD_SECRET_KEYS": "k" * 40}
-    server = ClientServer(work, work / "data", **settings)
+    server = kind(work, work / "data", **settings)
     yield server
-    server.end(signal.SIGKILL)
+    server.end(signal.SIGTERM)
 
 
 def checked(home: Path, server: ClientServer, scenario: str) -> str:
@@ -140,6 +156,13 @@ def checked(home: Path, server: ClientServer, scenario: str) -> str:
 )
 def test_a_client_scenario_of_the_conformance_suite_passes(mcp_home: Path, server: ClientServer, scenario: str) -> None:
     said, number = checked(mcp_home, server, scenario), PASSED[scenario]
+    assert f"Passed: {number}/{number}, 0 failed, 0 warnings" in said, said[-3000:]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scenario", OFTEN)
+def test_a_client_scenario_passes_with_two_workers(mcp_home: Path, two_workers: ClientServer, scenario: str) -> None:
+    said, number = checked(mcp_home, two_workers, scenario), PASSED[scenario]
     assert f"Passed: {number}/{number}, 0 failed, 0 warnings" in said, said[-3000:]
 
 
