@@ -22,7 +22,7 @@ from tests.machine import patience
 from sapwood import App, ChatAgent
 from sapwood import tool as own_tool
 from sapwood.errors import Unavailable
-from sapwood.mcp_client import connections, http
+from sapwood.mcp_client import connections, http, tool_calls
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import McpServer
 
@@ -464,7 +464,8 @@ async def test_a_task_is_looked_for_only_at_the_server_that_named_it() -> None:
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create"])
-async def test_a_task_that_never_has_all_answers_ends_the_call(method: str) -> None:
+async def test_a_task_that_never_has_all_answers_ends_the_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(tool_calls, "MOST_ROUNDS", 10)
     asks = {"method": method, "params": {"mode": "url", "message": "?", "url": "https://evil.example/"}}
 
     def state(asked: Asked) -> dict[str, Any]:
@@ -475,8 +476,8 @@ async def test_a_task_that_never_has_all_answers_ends_the_call(method: str) -> N
     bad.answers["tools/call"] = {"resultType": "task", "taskId": "t", "status": "working"}
     async with asyncio.timeout(patience()), served(app(), **LOCAL) as one:
         _, told = await attacked(one, bad)
-    assert told == "Refused: The MCP server 'bad' asked more than 100 times."
-    assert len(bad.asked("tasks/update")) == 100
+    assert told == "Refused: The MCP server 'bad' asked more than 10 times."
+    assert len(bad.asked("tasks/update")) == 10
 
 
 async def test_the_error_of_a_server_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
