@@ -496,6 +496,35 @@ async def test_the_end_of_a_task_is_pushed_though_the_process_dies_and_the_recei
         assert await rpc(one, "GetTaskPushNotificationConfig", of_task) == -32001
 
 
+async def test_a_message_that_comes_again_adds_no_second_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    async def deliver(config: Any, body: Any, allowed: Any) -> None:
+        sent.append(config.url)
+
+    monkeypatch.setattr("sapwood.protocols.a2a_desk.deliver", deliver)
+    async with tasked(A2a([TaskWorker], push_hosts=["127.0.0.1"])) as one:
+
+        def hooked(url: str) -> dict[str, Any]:
+            config = {"url": url, "token": "t0k"}
+            return saying("wait", "m1") | {
+                "configuration": {"returnImmediately": True, "taskPushNotificationConfig": config}
+            }
+
+        first, second = "http://127.0.0.1:9/first", "http://127.0.0.1:9/second"
+        task = (await rpc(one, "SendMessage", hooked(first)))["task"]
+        for url in (first, first, second):
+            assert (await rpc(one, "SendMessage", hooked(url)))["task"]["id"] == task["id"]
+        listed = (await rpc(one, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}))["configs"]
+        assert sorted(config["url"] for config in listed) == [first, second]
+
+        TaskWorker.go.set()
+        await until(lambda: len(sent) == 2)
+        await rpc(one, "SendMessage", hooked(first))  # the task is over, and its end was told
+        await one.world.settled()
+        assert sorted(sent) == [first, second]
+
+
 PRIVATE = (
     "http://127.0.0.1/",
     "http://10.0.0.1/",

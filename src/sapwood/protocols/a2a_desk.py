@@ -435,9 +435,12 @@ class A2aDesk(DeskBase):
     # Push notifications
 
     def _add_config(self, path: str, config: wire.PushConfig) -> dict[str, Any]:
-        is_over = self._run(path, config.task_id).is_over
+        is_over, configs = self._run(path, config.task_id).is_over, PushConfigs(self, config.task_id)
+        if (known := configs.same_as(config)) is not None:  # of the same request that came before
+            config.id = known
+            return msgspec.to_builtins(config)
         config.id = config.id or f"push-{self._new_id()}"
-        PushConfigs(self, config.task_id).add(config)
+        configs.add(config)
         if is_over:
             self.enqueue(self.push, config.task_id, config.id)
         return msgspec.to_builtins(config)

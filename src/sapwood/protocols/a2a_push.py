@@ -55,6 +55,14 @@ class PushConfigs:
         """Return the ids of the configurations."""
         return [str(row["id"]) for row in self._desk.sql("SELECT id FROM push_configs WHERE task = ?", self._task)]
 
+    def same_as(self, config: wire.PushConfig) -> str | None:
+        """Return the id of the configuration that is the same but for an id it was given here; `None` without one."""
+        for id in self.ids():
+            known = self.get(id)
+            if known is not None and config.id in ("", id) and msgspec.structs.replace(config, id=id) == known:
+                return id
+        return None
+
     def get(self, id: str) -> wire.PushConfig | None:
         """Return a configuration, if the task has it."""
         rows = self._desk.sql("SELECT body FROM push_configs WHERE task = ? AND id = ?", self._task, id)
