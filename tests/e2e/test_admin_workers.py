@@ -22,8 +22,7 @@ import logging
 import time
 from datetime import timedelta
 
-from sapwood import After, Agent, App, ChatAgent
-from sapwood.testing import ScriptedModel, text
+from sapwood import After, Agent, App
 
 
 class Box(Agent):
@@ -48,11 +47,18 @@ class Box(Agent):
         return await self.questions.ask("Which?", options=["a", "b"])
 
 
+app = App(agents=[Box])
+"""
+TALKER = """
+from sapwood import App, ChatAgent
+from sapwood.testing import ScriptedModel, text
+
+
 class Talker(ChatAgent):
     model = ScriptedModel(text("Hello."), each=True)
 
 
-app = App(agents=[Box, Talker])
+app = App(agents=[Talker])
 """
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
 NAMES = [f"b{number:02}" for number in range(12)]
@@ -208,6 +214,7 @@ def test_logs_and_slow_methods_are_of_both_workers(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_spending_of_both_workers_is_added_up_by_hour(folder: Path) -> None:
+    (folder / "app.py").write_text(TALKER)
     data = str(folder / "sapwood-data")
     with serving(folder, *TWO):
         for name in NAMES:

@@ -17,6 +17,7 @@ from sapwood.testing import World, running
 from sapwood.types import Address
 
 STARTS: list[str] = []
+ENDED = asyncio.Event()
 
 
 class AdminLeaf(Agent[dict[str, int] | None]):
@@ -54,6 +55,10 @@ class AdminRoot(Agent):
 
     async def end(self) -> None:
         await self.destroy()
+
+    async def end_slowly(self) -> None:
+        await self.destroy()
+        await ENDED.wait()
 
     async def fail_in(self, name: str) -> None:
         await (await self.sub_agent(AdminLeaf, name)).fail_later()
@@ -124,6 +129,22 @@ async def test_a_list_shows_a_root_that_came_and_not_one_that_was_destroyed() ->
         await (await world.get_agent(AdminRoot, "a")).end()
 
         assert [names(page) for page in await pages(world, "agents")] == [["b", "c"]]
+
+
+async def test_a_root_that_was_destroyed_is_not_counted_while_its_last_call_ends() -> None:
+    ENDED.clear()
+    async with running(app()) as world:
+        await grown(world, "a")
+        await grown(world, "b")
+        root = await world.get_agent(AdminRoot, "a")
+        ending = asyncio.ensure_future(root.end_slowly())
+        await world.until(lambda: world.node.trees[Address.parse("AdminRoot:a")].destroyed is not None)
+
+        told = await ask(world, "agents")
+
+        assert (names(told["rows"]), told["total"]) == (["b"], 1)
+        ENDED.set()
+        await ending
 
 
 async def test_a_row_counts_dead_letters_at_and_below_an_agent() -> None:

@@ -33,6 +33,7 @@ async def _agents(call: AdminCall, params: Agents) -> Answer:
 async def _roots(rows: AgentRows, params: Agents) -> Answer:
     names, at = await rows.node.shared(RootNames).sorted_after(rows.node, params.after)
     names = names.copy()
+    destroyed = sum(not is_there(rows.node, root) for root in rows.node.trees)  # their folders are not removed yet
     found: list[dict[str, Any]] = []
     last: str | None = None
     async for root in owned(rows.node, names[at:]):
@@ -42,7 +43,7 @@ async def _roots(rows: AgentRows, params: Agents) -> Answer:
                 break
             found.append(rows.root(root))
     total = len(names) if rows.node.far is None else len([root async for root in owned(rows.node, names)])
-    return {"rows": found, "next": last, "total": total, "unanswered": []}
+    return {"rows": found, "next": last, "total": total - destroyed, "unanswered": []}
 
 
 async def owned(node: Node, names: Iterable[str]) -> AsyncGenerator[Address, None]:
