@@ -12,6 +12,7 @@ from tests.unit.admin_requests import LOOK, ask, stream
 from sapwood import Agent, App, Refused, Settings
 from sapwood.admin.access import FULL, Access, Scope
 from sapwood.admin.log_ring import LONGEST, MOST_BYTES, MOST_RECORDS, LogRing
+from sapwood.capabilities.redaction import FAILED
 from sapwood.kernel.actors.watchdog import RECENT, RecentSlice, SlowSlice
 from sapwood.testing import FakeClock, World, running
 from sapwood.types import Address
@@ -149,6 +150,29 @@ async def test_a_limited_token_sees_the_records_of_its_agents_only() -> None:
             await ask(world, "slow", access)
         with pytest.raises(Refused):
             await records(world, LOOK)
+
+
+async def test_a_function_for_redaction_that_fails_does_not_make_the_log_grow_by_being_read() -> None:
+    def redact(kind: str, text: str) -> str:
+        raise ValueError(text)
+
+    async with running(App(agents=[AdminLogger], redact=redact)) as world:
+        await logged(world)
+        ring = world.node.shared(LogRing)
+        ring.attach()
+        events = stream(world, "logs", level="warning")
+        try:
+            _, first = await anext(events)
+            failed = ring.last
+            _, second = await anext(events)
+        finally:
+            ring.detach()
+
+        assert ring.last == failed
+        assert [one["message"] for one in first["records"]] == [FAILED] * 2
+        assert {(one["message"], one["exception"]) for one in second["records"]} == {
+            ("App(redact=…) failed kind=log", None)
+        }
 
 
 async def test_slow_methods_are_listed_newest_first_and_their_stack_is_content() -> None:

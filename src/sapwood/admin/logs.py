@@ -10,6 +10,7 @@ from typing import Literal
 from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, MaybeAgent
 from sapwood.admin.log_ring import LogEntry, LogRing
+from sapwood.capabilities import redaction
 from sapwood.web.stats import name_of
 
 EVERY = 0.5
@@ -42,14 +43,19 @@ async def _logs(call: AdminCall, params: Logs) -> AsyncIterator[Event]:
 
 
 def _shown(call: AdminCall, entry: LogEntry, worker: str) -> dict[str, object]:
+    message, exception = entry.message, entry.exception
+    if entry.logger == redaction.log.name:
+        exception = None  # that the app's function failed: if it were called for this, it would fail and log again
+    else:
+        message, exception = call.content.text("log", message), call.content.text("log", exception)
     return {
         "number": entry.number,
         "time": entry.time,
         "level": entry.level,
         "logger": entry.logger,
-        "message": call.content.text("log", entry.message),
+        "message": message,
         "address": entry.address,
-        "exception": call.content.text("log", entry.exception),
+        "exception": exception,
         "worker": worker,
     }
 
