@@ -6,7 +6,7 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.looking import Gallery
+from tests.browser.looking import Gallery, flaws
 from tests.browser.studio import StudioServer
 from tests.browser.tabs import Tabs
 
@@ -57,3 +57,42 @@ def test_now_shows_the_processes(studio: Page, gallery: Gallery) -> None:
     expect(processes).to_contain_text("ready")
     expect(processes).to_contain_text(re.compile(r"\d+ %"))
     gallery.pictures(studio, "studio-now")
+
+
+SCREENS = ("", "agents", "inbox", "schedules", "schedules?show=dead", "spending", "machines", "a/Plant%3Aoak/tables")
+SCREENS += tuple(f"machines?show={name}" for name in ("slow", "cluster", "log"))
+
+
+@pytest.mark.core("pages")
+def test_every_screen_asks_only_this_server_and_leaves_nothing(tabs: Tabs, example: StudioServer) -> None:
+    example.call("Plant:oak", "grow", ["b1"])
+    page = tabs.open(example.link())
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for place in SCREENS:
+        page.evaluate("place => { location.hash = '/' + place }", place)
+        expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
+        expect(page.get_by_role("main").locator(".note.is-bad")).to_have_count(0)
+        assert flaws(page) == [], place
+
+    assert {url.removeprefix(example.url).split("/")[1] for url in asked} == {"studio", "_sapwood"}
+    assert page.context.cookies() == []
+    assert page.evaluate("localStorage.length") == 0
+
+
+@pytest.mark.realtime("measures what a browser does while nothing happens")
+@pytest.mark.parametrize("place", ["/", "/agents", "/inbox", "/machines"])
+def test_an_idle_page_costs_next_to_nothing(tabs: Tabs, example: StudioServer, place: str) -> None:
+    page = tabs.open(example.link(place))
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.wait_for_timeout(2000)  # until it is idle
+
+    def busy() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+    before = busy()
+    page.wait_for_timeout(10_000)
+    assert (busy() - before) / 10 <= 0.01
