@@ -20,6 +20,12 @@ IN_THE_DOCS = (
     *("perspectives-wide-light", "perspectives-quorum-wide-dark", "perspectives-narrow-dark"),
     *("gatekeeper-wide-light", "gatekeeper-gate-wide-light", "gatekeeper-side-narrow-dark"),
     *("sandbox-wide-light", "sandbox-escapes-wide-light", "sandbox-escapes-narrow-dark"),
+    *(
+        "studio-crash-wide-light-killed",
+        "studio-agents-wide-light",
+        "studio-chat-wide-light",
+        "studio-inbox-narrow-dark",
+    ),
 )
 """Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""
 

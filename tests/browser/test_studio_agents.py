@@ -44,6 +44,7 @@ def test_a_tree_is_opened_with_the_keyboard(agents: Page, plant: str, gallery: G
         agents.keyboard.press("ArrowDown")
     agents.keyboard.press("ArrowRight")
     expect(line(agents, f"{plant}/Branch:b0")).to_be_visible()
+    expect(line(agents, f"{plant}/Branch:b0").locator("button.twist")).to_have_count(0)  # it has no children
     gallery.picture(agents, "studio-agents-wide-light")
 
     tree.focus()

@@ -19,7 +19,7 @@ export function SpanDetail({ row, start, onClose }: { row: SpanRow; start: numbe
   const { span, address } = row;
   const opener = document.activeElement as HTMLElement | null;
   const [back] = useState(opener);
-  const took = span.ended_at !== null ? duration(span.ended_at - span.began_at) : row.end !== null ? "not known: its process ended" : "unfinished";
+  const took = row.isCut ? "not known: its process ended" : row.end !== null ? duration(row.end - span.began_at) : "unfinished";
   const facts = Object.fromEntries(Object.entries(span.facts).map(([name, value]) => [name, TEXTS.has(name) ? parsed(value) : value]));
   const about: [string, ReactNode][] = [
     ["Agent", <AgentName key="agent" address={address} />],

@@ -49,7 +49,6 @@ function Loaded({ address, work }: { address: string; work: string }) {
             <label className="check"><input type="checkbox" checked={onlyFailed} onChange={(event) => replaceQuery(["t", address, work], { failed: event.target.checked ? "1" : "" })} /> Only failures</label>
             {root?.kind === "turn" && isOver(root) && <CopyTest address={address} turn={work} />}
             {root && <CompareWith address={address} work={work} />}
-            <button type="button" className="button is-small" onClick={reload}>Refresh</button>
           </div>
         </div>
       </div>
@@ -150,7 +149,6 @@ function Line({ row, at, style, axis, now, isActive, isClosed, onToggle, onChoos
   const { span } = row;
   const end = row.end ?? now;
   const took = duration(end - span.began_at);
-  const note = span.attempt > 1 ? `attempt ${span.attempt}` : "";
   const tone = isBad(span) ? "is-bad" : span.status === "cancelled" || span.status === "skipped" ? "is-cancelled" : "";
   return (
     <div {...props} className={`span-line ${tone}${isActive ? " is-active" : ""}`} aria-expanded={row.parts ? !isClosed : undefined} onClick={() => onChoose(row)}>
@@ -160,8 +158,8 @@ function Line({ row, at, style, axis, now, isActive, isClosed, onToggle, onChoos
           <span className={`kind is-${span.kind}`}>{span.kind === "step" || span.kind === "turn" ? "" : span.kind}</span> {titleOf(span)}
           {span.kind === "step" && <span className="muted"> {span.name}</span>}
           {span.kind === "wait" && Boolean(span.facts.tool) && <span className="muted"> {String(span.facts.tool)}</span>}
-          {note && <span className="attempt"> {note}</span>}
-          <span className="unseen">, {span.status}{span.ended_at === null && isOver(span) ? "" : `, ${took}`}</span>
+          {span.attempt > 1 && <span className="attempt"> <span className="attempt-word">attempt </span>{span.attempt}</span>}
+          <span className="unseen">, {span.status}{row.isCut ? "" : `, ${took}`}</span>
         </span>
       </span>
       <span className="span-bars" aria-hidden="true"><Bars row={row} end={end} axis={axis} took={took} /></span>
@@ -175,7 +173,7 @@ function Bars({ row, end, axis, took }: { row: SpanRow; end: number; axis: Axis;
   const width = Math.max(axis.x(end) - left, 2);
   const first = span.kind === "step" && span.first_at !== null ? axis.x(span.first_at) - left : null;
   const isLate = left + width > axis.width - 64;
-  const label = span.ended_at === null && isOver(span) ? span.status : isBad(span) ? `${span.status}, ${took}` : isOver(span) ? took : `${span.status === "waiting" ? "waits" : "runs"}, ${took}`;
+  const label = row.isCut ? span.status : isBad(span) ? `${span.status}, ${took}` : isOver(span) ? took : `${span.status === "waiting" || span.kind === "wait" ? "waits" : "runs"}, ${took}`;
   return (
     <>
       <span className={`bar-span is-${span.kind}${isOver(span) ? "" : " is-live"}`} style={{ left, width }}>

@@ -14,7 +14,7 @@ export function titleOf(span: Span): string {
 }
 
 export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation; isCrash: boolean };
-export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; parts: number };
+export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; isCut: boolean; parts: number };
 export type TimelineRow = SpanRow | (Gap & { key: string; depth: number });
 
 type Agent = { spans: Span[]; works: Map<string, Span[]>; incarnations: Map<number, Incarnation> };
@@ -60,6 +60,7 @@ export class Spans {
       if (siblings) siblings.push(span);
       else children.set(parent, [span]);
     }
+    const last = own.reduce((most, one) => Math.max(most, one.incarnation), 0);
     let incarnation: number | null = null;
     const visit = (span: Span, at: number) => {
       const next = agent.incarnations.get(span.incarnation);
@@ -69,7 +70,7 @@ export class Spans {
       const below = children.get(span.number) ?? [];
       const child = span.kind === "run" ? this.childOf(address, span) : null;
       const key = `${address} ${span.number}`;
-      rows.push({ kind: "span", key, address, span, depth: at, end: endOf(span), parts: below.length + (child ? 1 : 0) });
+      rows.push({ kind: "span", key, address, span, depth: at, end: endOf(span, last), isCut: isCut(span, last), parts: below.length + (child ? 1 : 0) });
       if (closed.has(key)) return;
       below.forEach((one) => visit(one, at + 1));
       if (child) this.gather(rows, child, `run ${span.facts.key}`, at + 1, closed, inside);
@@ -83,17 +84,22 @@ export class Spans {
   }
 }
 
-/** When a span ended. When a crash cut it is not known: of that, only what was recorded before is. */
-function endOf(span: Span): number | null {
-  if (span.ended_at !== null) return span.ended_at;
-  return isOver(span) ? span.first_at ?? span.began_at : null;
+/** Whether a crash cut a span. When is not known: an end that is recorded is the time at which the next process found it. */
+function isCut(span: Span, last: number): boolean {
+  return span.status === "interrupted" && (span.ended_at === null || span.incarnation < last);
+}
+
+/** When a span ended. Of one that was cut, only what was recorded before is known. */
+function endOf(span: Span, last: number): number | null {
+  if (isCut(span, last)) return span.first_at ?? span.began_at;
+  return span.ended_at ?? (isOver(span) ? span.began_at : null);
 }
 
 /** The time between what an incarnation did last and what the next did first. */
 function gap(address: Address, spans: Span[], before: number, next: Incarnation, depth: number): TimelineRow | null {
   const to = spans.reduce((first, one) => (one.incarnation === next.number ? Math.min(first, one.began_at) : first), Infinity);
   const own = spans.filter((one) => one.incarnation === before);
-  const times = own.flatMap((one) => [one.began_at, one.first_at, one.ended_at]).filter((one): one is number => one !== null && one <= to);
+  const times = own.flatMap((one) => [one.began_at, one.first_at, one.status === "interrupted" ? null : one.ended_at]).filter((one): one is number => one !== null && one <= to);
   const from = Math.max(...times);
   const isCrash = own.some((one) => one.status === "interrupted");
   return to - from > (isCrash ? 0 : SHORTEST) ? { kind: "gap", key: `${address} gap ${next.number}`, address, from, to, incarnation: next, depth, isCrash } : null;
