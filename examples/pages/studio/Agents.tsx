@@ -4,9 +4,10 @@ import { type CSSProperties, type KeyboardEvent, useCallback, useEffect, useMemo
 import { Turn } from "../design/icons";
 import { count, plural, segments } from "./format";
 import { useIsVisible, useStream } from "./hooks";
-import { ErrorNote, Field, Gaps, Loading, Nothing, Shown, StatusBadge, Title } from "./parts";
+import { AgentName, ErrorNote, Field, Gaps, Loading, Nothing, Shown, StatusBadge, Title } from "./parts";
 import { agentLink, go, replaceQuery, useRoute } from "./route";
 import { useFind } from "./search";
+import { useSession } from "./session";
 import { getToken } from "./token";
 import { AgentTree, type Line } from "./tree";
 import type { AgentRow, WatchRow } from "./types";
@@ -28,13 +29,14 @@ function useTree(): AgentTree {
 
 export default function Agents() {
   const { query } = useRoute();
+  const { below } = useSession();
   const [text, status] = [query.get("q") ?? "", query.get("status") ?? ""];
   const setText = (q: string) => replaceQuery(["agents"], { q, status });
   const setStatus = (one: string) => replaceQuery(["agents"], { q: text, status: one });
   const isSearch = Boolean(text.trim() || status);
   return (
     <>
-      <Title title="Agents" />
+      <Title title="Agents">{below !== null && <p className="muted">The token is limited to <AgentName address={below} /> and agents below it.</p>}</Title>
       <form className="row search" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Find agents" unseen>{(id) => <input id={id} type="search" value={text} placeholder="Find by type or name" autoComplete="off" spellCheck={false} onChange={(event) => setText(event.target.value)} />}</Field>
         <Field label="Status" unseen>{(id) => (
@@ -64,6 +66,7 @@ function useWatch(addresses: string[], onRows: (rows: WatchRow[]) => void) {
 
 function Tree() {
   const tree = useTree();
+  const { below } = useSession();
   useSyncExternalStore(tree.subscribe, tree.snapshot);
   const { lines, top } = tree;
   const [active, setActive] = useState(0);
@@ -106,11 +109,12 @@ function Tree() {
   };
 
   if (!top.pages.length) return top.error ? <ErrorNote error={top.error} onRetry={() => void tree.load(top)} /> : <Loading what="Loading the agents" />;
+  if (!lines.length && below !== null) return <Nothing title="No children">Below this agent there are none.</Nothing>;
   if (!lines.length) return <Nothing title="There are no agents yet">An agent is created by the first client, call or page that names it.</Nothing>;
   return (
     <>
       <div className="fills list-box">
-        <Heads note={<>{plural(top.total ?? 0, "root")}</>} />
+        <Heads note={<>{below === null ? plural(top.total ?? 0, "root") : plural(top.total ?? 0, "child", "children")}</>} />
         <VirtualList
           label="Agents" role="tree" count={lines.length} height={36} active={active} onActive={setActive} onKey={onKey} onRange={onRange} idOf={(at) => `line-${at}`}
         >

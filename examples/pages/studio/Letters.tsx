@@ -4,15 +4,20 @@ import { ActButton } from "./Act";
 import { plural } from "./format";
 import { useAnswer } from "./hooks";
 import { JsonBox } from "./Json";
-import { AgentName, ErrorNote, Gaps, Loading, Nothing, Time } from "./parts";
+import { AgentName, ErrorNote, Gaps, Loading, Needs, Nothing, Time } from "./parts";
+import { useSession } from "./session";
 import type { Letter, Unread } from "./types";
 
 const EVERY = 10_000;
 
 type Answer = { letters: Letter[]; more: boolean; unread: Unread[]; unanswered?: string[] };
 
-export function Letters({ address, below = true }: { address?: string; below?: boolean }) {
-  const { data, error, reload } = useAnswer<Answer>("dead-letters", address ? { address, below } : { below: true }, EVERY);
+export function Letters({ address }: { address?: string }) {
+  return useSession().can("content") ? <List address={address} /> : <Needs scope="content" what="Dead letters are shown" />;
+}
+
+function List({ address }: { address?: string }) {
+  const { data, error, reload } = useAnswer<Answer>("dead-letters", address ? { address, below: true } : { below: true }, EVERY);
   if (!data) return error ? <ErrorNote error={error} onRetry={reload} /> : <Loading what="Loading the dead letters" />;
   const { letters } = data;
   const [only] = letters;

@@ -3,13 +3,18 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "react";
 import { clock, count, fullTime } from "./format";
 import { useStream } from "./hooks";
-import { AgentName, ErrorNote, Field, Loading, Nothing } from "./parts";
+import { AgentName, ErrorNote, Field, Loading, Needs, Nothing } from "./parts";
+import { useSession } from "./session";
 import type { LogRecord } from "./types";
 
 const MOST = 2000;
 const LEVELS = ["debug", "info", "warning", "error"];
 
 export function LogLines({ address }: { address?: string }) {
+  return useSession().can("content") ? <Lines address={address} /> : <Needs scope="content" what="The log is shown" />;
+}
+
+function Lines({ address }: { address?: string }) {
   const [level, setLevel] = useState("info");
   const [text, setText] = useState("");
   const [records, setRecords] = useState<LogRecord[] | null>(null);

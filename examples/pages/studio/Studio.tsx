@@ -8,7 +8,7 @@ import { Branches, Clock, Coin, Pulse, Rack, Tray } from "./icons";
 import { Now } from "./Now";
 import { ErrorNote, Loading, Missing } from "./parts";
 import { link, useRoute } from "./route";
-import { SessionContext } from "./session";
+import { SessionContext, useSession } from "./session";
 import { SignIn } from "./SignIn";
 import { getRefusal, getToken, onToken } from "./token";
 import type { Session } from "./types";
@@ -52,10 +52,15 @@ function SignedIn() {
   return <SessionContext value={data}><Frame /></SessionContext>;
 }
 
+/** Screens about the whole server. The server refuses what they ask with a token that is limited to an agent. */
+const WHOLE = ["", "machines"];
+
 function Frame() {
   const { path } = useRoute();
+  const { below } = useSession();
+  const screens = below === null ? SCREENS : SCREENS.filter(({ name }) => !WHOLE.includes(name));
   const detail = DETAILS.find(({ name }) => name === path[0]);
-  const screen = detail ?? SCREENS.find(({ name }) => name === (path[0] ?? ""));
+  const screen = detail ?? (path.length ? screens.find(({ name }) => name === path[0]) : screens[0]);
   const current = detail?.of ?? screen?.name;
   const place = path.slice(0, 2).join("/");
   const main = useRef<HTMLElement>(null);
@@ -72,7 +77,7 @@ function Frame() {
         <a href="#/" aria-label="sapwood studio, start"><Mark /><span>studio</span></a>
       </header>
       <nav className="nav" aria-label="Screens">
-        {SCREENS.map(({ name, label, icon }) => (
+        {screens.map(({ name, label, icon }) => (
           <a key={name} href={link(name ? [name] : [])} aria-current={current === name ? "page" : undefined}>{icon}<span>{label}</span></a>
         ))}
       </nav>

@@ -48,6 +48,9 @@ export function ErrorNote({ error, onRetry }: { error: AdminError; onRetry?: () 
   );
 }
 
+/** What is shown in the place of something that the token may not see. */
+export const Needs = ({ scope, what }: { scope: string; what: string }) => <p className="note" role="note">{what} with a token that has the scope <code>{scope}</code>.</p>;
+
 /** Which processes and trees an answer says nothing about. */
 export function Gaps({ unanswered = [], unread = [] }: { unanswered?: string[]; unread?: Unread[] }) {
   if (!unanswered.length && !unread.length) return null;

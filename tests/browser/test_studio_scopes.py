@@ -1,0 +1,50 @@
+"""What the studio shows with a token that may do less."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from playwright.sync_api import expect
+from tests.browser.looking import Gallery, flaws
+from tests.browser.studio import StudioServer
+from tests.browser.tabs import Tabs
+
+EXAMPLE = "studio"
+SCREENS = ("/agents", "/inbox", "/schedules", "/schedules?show=dead", "/spending")
+OF_THE_SERVER = ("/", "/machines", "/machines?show=slow", "/machines?show=cluster", "/machines?show=log")
+OF_AN_AGENT = ("chat", "timeline", "state", "tables", "schedules", "runs", "spending", "log")
+
+
+def test_a_token_that_may_look_sees_no_content_and_no_buttons(
+    tabs: Tabs, example: StudioServer, gallery: Gallery
+) -> None:
+    desk = f"Desk:secret-{uuid4().hex[:6]}"
+    example.call(desk, "ask", "How long are rivers?")
+    token = example.terminal("token", "--name", "ann", "--may", "look").strip()
+    page = tabs.open(f"/studio/#t={token}")
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    of_the_agent = [f"/a/{desk.replace(':', '%3A')}/{tab}" for tab in OF_AN_AGENT]
+    for place in (*SCREENS, *OF_THE_SERVER, *of_the_agent):
+        page.evaluate("place => { location.hash = place }", place)
+        expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
+        for word in ("Approve", "Deny", "Delete", "Restart", "Run", "Cancel", "Copy as test"):
+            expect(page.get_by_role("button", name=word, exact=True)).to_have_count(0)
+        expect(page.get_by_role("main")).not_to_contain_text("How long")
+        assert flaws(page) == [], place
+    page.evaluate("place => { location.hash = place }", of_the_agent[0])
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("object, 3")
+    gallery.pictures(page, "studio-look")
+
+
+def test_a_token_that_is_limited_to_an_agent(tabs: Tabs, example: StudioServer) -> None:
+    plant = f"Plant:own-{uuid4().hex[:6]}"
+    example.call(plant, "grow", ["only"])
+    token = example.terminal("token", "--name", "ann", "--may", "look,content", "--under", plant).strip()
+    page = tabs.open(f"/studio/#t={token}")
+
+    expect(page.get_by_role("tree", name="Agents")).to_contain_text("Branch only")
+    expect(page.get_by_role("link", name="Machines")).to_have_count(0)
+    for place in SCREENS:
+        page.evaluate("place => { location.hash = place }", place)
+        expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
+        expect(page.get_by_role("alert")).to_have_count(0)
