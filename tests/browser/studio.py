@@ -40,6 +40,11 @@ class StudioServer(Example):
         """Return the token of the data folder."""
         return json.loads((self._data / "operator.json").read_text())["token"]
 
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self._data
+
     def call(self, address: str, method: str, *arguments: Any) -> None:
         """Call a method of an agent, and wait until it has returned."""
         for line in self.ask("call", address=address, method=method, arguments=arguments).splitlines():

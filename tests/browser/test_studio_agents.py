@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
+import signal
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
-from tests.browser.looking import Gallery
-from tests.browser.studio import StudioServer
-from tests.browser.tabs import Tabs
+from playwright.sync_api import Browser, Locator, Page, expect
+from tests.browser.looking import DRAWN, Gallery
+from tests.browser.studio import ServedStudio, StudioServer
+from tests.browser.tabs import PATIENCE, Tabs
+
+from sapwood.address import Address
+from sapwood.kernel.node.data_folder import tree_folder
 
 EXAMPLE = "studio"
 
@@ -86,3 +92,48 @@ def test_agents_are_found_by_name(agents: Page, plant: str) -> None:
     agents.get_by_label("Find agents").fill("no such agent")
     expect(agents.get_by_text("No agent matches")).to_be_visible()
     expect(found).to_have_count(0)
+
+
+class TestAHundredThousandAgents:
+    """1,000 roots with 100 children each, made by copying the files of one."""
+
+    ROOTS = 1000
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStudio]:
+        server = ServedStudio(tmp_path_factory.mktemp("many"))
+        server.call("Plant:n0000", "grow", [f"b{number}" for number in range(100)])
+        server.end(signal.SIGTERM)
+        first = tree_folder(server.data, Address.parse("Plant:n0000"))
+        for number in range(1, TestAHundredThousandAgents.ROOTS):
+            copy = tree_folder(server.data, Address.parse(f"Plant:n{number:04}"))
+            shutil.copytree(first, copy)
+            (copy / "address").write_text(f"Plant:n{number:04}")
+        server.start()
+        yield server
+        server.end(signal.SIGTERM)
+
+    @staticmethod
+    def test_they_are_loaded_as_one_scrolls(tabs: Tabs, example: ServedStudio) -> None:
+        page = tabs.open(example.link("/agents"))
+        tree = page.get_by_role("tree", name="Agents")
+        expect(page.get_by_text("1,000 roots")).to_be_visible()
+        expect(line(page, "Plant:n0000")).to_contain_text("100")
+
+        tree.focus()
+        while not line(page, "Plant:n0999").count():
+            page.keyboard.press("End")
+            page.evaluate(DRAWN)
+        assert tree.get_by_role("treeitem").count() < 60
+        page.keyboard.press("End")
+        expect(line(page, "Plant:n0999")).to_contain_text("100")
+        page.keyboard.press("ArrowRight")
+        expect(line(page, "Plant:n0999/Branch:b0")).to_be_attached()
+
+    @staticmethod
+    def test_one_of_them_is_found(tabs: Tabs, example: ServedStudio) -> None:
+        page = tabs.open(example.link("/agents"))
+        page.get_by_label("Find agents").fill("n0777/branch:b77")
+
+        expect(line(page, "Plant:n0777/Branch:b77")).to_be_visible(timeout=2 * PATIENCE)
