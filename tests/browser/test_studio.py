@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.looking import Gallery, flaws
 from tests.browser.studio import StudioServer
-from tests.browser.tabs import Tabs
+from tests.browser.tabs import NARROW, Tabs
 
 EXAMPLE = "studio"
 UNAUTHENTICATED = "401 \\(Unauthorized\\)"
@@ -78,6 +78,17 @@ def test_every_screen_asks_only_this_server_and_leaves_nothing(tabs: Tabs, examp
     assert {url.removeprefix(example.url).split("/")[1] for url in asked} == {"studio", "_sapwood"}
     assert page.context.cookies() == []
     assert page.evaluate("localStorage.length") == 0
+
+
+def test_every_screen_fits_a_small_one_in_the_dark(tabs: Tabs, example: StudioServer) -> None:
+    example.call("Plant:oak", "grow", ["b1"])
+    page = tabs.open(example.link())
+    page.set_viewport_size(NARROW)
+    page.emulate_media(color_scheme="dark")
+    for place in SCREENS:
+        page.evaluate("place => { location.hash = '/' + place }", place)
+        expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
+        assert flaws(page) == [], place
 
 
 @pytest.mark.realtime("measures what a browser does while nothing happens")

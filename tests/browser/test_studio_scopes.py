@@ -32,7 +32,7 @@ def test_a_token_that_may_look_sees_no_content_and_no_buttons(
         expect(page.get_by_role("main")).not_to_contain_text("How long")
         assert flaws(page) == [], place
     page.evaluate("place => { location.hash = place }", of_the_agent[0])
-    expect(page.get_by_role("log", name="Messages")).to_contain_text("object, 3")
+    expect(page.get_by_role("log", name="Messages")).to_contain_text("hidden: object with 3 fields")
     gallery.pictures(page, "studio-look")
 
 

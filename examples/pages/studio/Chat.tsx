@@ -14,6 +14,7 @@ import { JsonBox } from "./Json";
 import { turnOf, useTranscript } from "./messages";
 import { ErrorNote, isHidden, Loading, Nothing, Shown, StatusBadge, Time } from "./parts";
 import { link } from "./route";
+import { useSession } from "./session";
 import type { Json, MessageRow, Span, UIMessage, UIPart } from "./types";
 
 const STATES: Record<string, ToolState> = {
@@ -24,6 +25,7 @@ const OVER = ["completed", "failed", "cancelled", "interrupted", "skipped"];
 
 export default function Chat({ address, row }: TabProps) {
   const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks]), row.status !== "asleep");
+  const canAnswer = useSession().can("answer");
   const [isLoading, setLoading] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
@@ -57,7 +59,7 @@ export default function Chat({ address, row }: TabProps) {
           {running && (
             <div className="row">
               {running.status === "waiting" ? <StatusBadge status="waiting">waits for a person</StatusBadge> : <Thinking>Working</Thinking>}
-              {running.status === "waiting" && <a className="button is-small" href={link(["inbox"], { at: address })}>Answer</a>}
+              {running.status === "waiting" && <a className="button is-small" href={link(["inbox"], { at: address })}>{canAnswer ? "Answer" : "See in the inbox"}</a>}
               <ActButton label="Cancel turn" title="Cancel the turn?" endpoint="cancel-turn" params={{ address, turn: running.facts.turn }} onDone={() => undefined} />
             </div>
           )}

@@ -57,7 +57,7 @@ export default function Tables({ address, schema }: TabProps) {
     <div className="tables">
       <nav className="tables-list" aria-label="Tables">
         <TableList title="Tables of the app" tables={schema.tables.filter((one) => one.is_own)} chosen={chosen} onOpen={open} />
-        <TableList title="Tables of sapwood" tables={schema.tables.filter((one) => !one.is_own)} chosen={chosen} onOpen={open} />
+        <TableList title="Tables of sapwood" isFolded={schema.tables.some((one) => one.is_own)} tables={schema.tables.filter((one) => !one.is_own)} chosen={chosen} onOpen={open} />
         <p className="muted">{bytes(schema.bytes)} in total</p>
       </nav>
       <div className="tables-main">
@@ -79,18 +79,16 @@ export default function Tables({ address, schema }: TabProps) {
   );
 }
 
-function TableList({ title, tables, chosen, onOpen }: { title: string; tables: TableInfo[]; chosen: string | null; onOpen: (table: TableInfo) => void }) {
+function TableList({ title, tables, chosen, onOpen, isFolded = false }: { title: string; tables: TableInfo[]; chosen: string | null; onOpen: (table: TableInfo) => void; isFolded?: boolean }) {
   if (!tables.length) return null;
-  return (
-    <>
-      <h2>{title}</h2>
-      <ul>
-        {tables.map((one) => (
-          <li key={one.name}><button type="button" aria-current={one.name === chosen || undefined} onClick={() => onOpen(one)}><span>{one.name}</span>{one.rows !== null && <span className="muted" title="An upper estimate">{count(one.rows)}</span>}</button></li>
-        ))}
-      </ul>
-    </>
+  const list = (
+    <ul aria-label={title}>
+      {tables.map((one) => (
+        <li key={one.name}><button type="button" aria-current={one.name === chosen || undefined} onClick={() => onOpen(one)}><span>{one.name}</span>{one.rows !== null && <span className="muted" title="An upper estimate">{count(one.rows)}</span>}</button></li>
+      ))}
+    </ul>
   );
+  return isFolded ? <details><summary>{title} ({tables.length})</summary>{list}</details> : <><h2>{title}</h2>{list}</>;
 }
 
 const Columns = ({ table }: { table: TableInfo }) => (

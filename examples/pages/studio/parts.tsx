@@ -3,7 +3,7 @@
 import { type KeyboardEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { Badge } from "../design/Page";
 import type { AdminError } from "./api";
-import { fullTime, relative, segments } from "./format";
+import { fullTime, plural, relative, segments } from "./format";
 import { useNow } from "./hooks";
 import { Copy, Good } from "./icons";
 import { agentLink } from "./route";
@@ -89,9 +89,15 @@ export function AgentName({ address, tab, short = false }: { address: string; ta
   );
 }
 
+function sizeOf({ hidden, length }: Hidden): string {
+  if (hidden === "string") return `text of ${plural(length, "character")}`;
+  if (hidden === "array") return `list of ${plural(length, "item")}`;
+  return hidden === "object" ? `object with ${plural(length, "field")}` : hidden;
+}
+
 /** What agents or people wrote, or its size if the token may not see it. */
 export function Shown<T>({ value, children }: { value: Content<T>; children: (value: T) => ReactNode }) {
-  if (isHidden(value)) return <span className="is-hidden" title="The token lacks the scope content">{value.hidden}, {value.length}</span>;
+  if (isHidden(value)) return <span className="is-hidden" title="The token lacks the scope content">hidden: {sizeOf(value)}</span>;
   return <>{children(value)}</>;
 }
 
