@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from uuid import uuid4
 
-from playwright.sync_api import expect
+import pytest
+from playwright.sync_api import Browser, expect
 from tests.browser.looking import Gallery, flaws
-from tests.browser.studio import StudioServer
+from tests.browser.studio import ServedStudio, StudioServer
 from tests.browser.tabs import Tabs
 
 EXAMPLE = "studio"
@@ -48,3 +51,28 @@ def test_a_token_that_is_limited_to_an_agent(tabs: Tabs, example: StudioServer) 
         page.evaluate("place => { location.hash = place }", place)
         expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)
+
+
+class TestAnotherStart:
+    """`sapwood serve` has another token after each start."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStudio]:
+        server = ServedStudio(tmp_path_factory.mktemp("started"))
+        yield server
+        server.end(signal.SIGTERM)
+
+    @staticmethod
+    def test_who_signs_in_again_is_where_they_were(tabs: Tabs, example: ServedStudio) -> None:
+        tabs.forgive("401 \\(Unauthorized\\)")
+        example.call("Plant:oak", "grow", ["only"])
+        page = tabs.open(example.link("/a/Plant%3Aoak/state"))
+        expect(page.get_by_text("This agent has no state")).to_be_visible()
+
+        example.crash()
+        expect(page.get_by_role("alert")).to_contain_text("does not accept the token")
+        page.get_by_label("Link or token").fill(example.token())
+        page.keyboard.press("Enter")
+
+        expect(page.get_by_text("This agent has no state")).to_be_visible()
