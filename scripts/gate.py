@@ -120,8 +120,8 @@ NIGHTLY: list[Stage] = [
     (tests("clients and servers", f"{FILES} tests/npm tests/e2e tests/temporal tests/browser", 1800),),
     # Most of the time, clients wait for the server to come back.
     (
-        Part("kills", "python -m tests.e2e.kills.siege --kills 200", 1200),
-        Part("kills of workers", "python -m tests.e2e.kills.siege --kills 200 --workers 2", 2400),
+        Part("kills", "python -m tests.e2e.kills.run --kills 200", 1200),
+        Part("kills of workers", "python -m tests.e2e.kills.run --kills 200 --workers 2", 2400),
     ),
     (tests("faults that need the machine", "-m 'alone and not mutant' tests/faults tests/cluster", 1200),),
     (tests("mutants", f"{THREE} -m 'mutant and not alone' tests/faults", 1200),),

@@ -24,8 +24,8 @@ class KilledServer:
         self.courier_port = free_port()
         self.process = 0
         told = {"KILLS_FOLDER": str(folder), "KILLS_COURIER": f"http://127.0.0.1:{self.courier_port}"}
-        self._stem = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.kills.stem", str(folder)],
+        self._forks = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.kills.fork_server", str(folder)],
             cwd=CHECKOUT,
             env={**os.environ, **told},
             stdin=subprocess.PIPE,
@@ -43,14 +43,14 @@ class KilledServer:
             raise RuntimeError("The process that servers are forked from has ended.")
 
     def _answer(self) -> str:
-        assert self._stem.stdout is not None
-        return self._stem.stdout.readline().strip()
+        assert self._forks.stdout is not None
+        return self._forks.stdout.readline().strip()
 
     async def start(self) -> None:
         """Start it, and wait until it listens or is killed already."""
-        assert self._stem.stdin is not None
-        self._stem.stdin.write(f"{self.port} {self.workers}\n")
-        self._stem.stdin.flush()
+        assert self._forks.stdin is not None
+        self._forks.stdin.write(f"{self.port} {self.workers}\n")
+        self._forks.stdin.flush()
         self.process = int(self._answer())
         async with asyncio.timeout(patience(60)):
             while self.is_alive and not await self._listens():  # noqa: ASYNC110 - it tells nobody
@@ -90,11 +90,11 @@ class KilledServer:
     async def end(self) -> None:
         if self.process:
             await self.kill()
-        assert self._stem.stdin is not None
-        self._stem.stdin.close()
-        await asyncio.to_thread(self._stem.wait)
-        assert self._stem.stdout is not None
-        self._stem.stdout.close()
+        assert self._forks.stdin is not None
+        self._forks.stdin.close()
+        await asyncio.to_thread(self._forks.wait)
+        assert self._forks.stdout is not None
+        self._forks.stdout.close()
 
     def log(self) -> str:
         file = self.folder / "server.log"

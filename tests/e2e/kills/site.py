@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from tests.e2e.kills import effects
-from tests.e2e.kills.fuse import Fuse
+from tests.e2e.kills.kill_order import SelfKill
 
 from sapwood import App, ChatAgent, Settings, agent_tool, tool
 from sapwood.auth import ANY_CLIENT
@@ -26,7 +26,7 @@ from sapwood.runtimes.local import LocalRuntime
 from sapwood.testing.faults import CountingGate
 
 FOLDER = Path(os.environ["KILLS_FOLDER"])
-FUSE = Fuse(FOLDER)
+SELF_KILL = SelfKill(FOLDER)
 WORDS = " ".join(f"w{number}" for number in range(12))
 PAGE_TOOL = "look"
 UNSURE = ("stamp", "bank_stamp", "courier")
@@ -36,7 +36,7 @@ _make_gate = LocalRuntime.make_gate
 
 
 def make_gate(self: LocalRuntime) -> Gate:
-    return CountingGate(FUSE, _make_gate(self))
+    return CountingGate(SELF_KILL, _make_gate(self))
 
 
 LocalRuntime.make_gate = make_gate  # also of workers, whose runtime an app does not choose
@@ -45,7 +45,7 @@ LocalRuntime.make_gate = make_gate  # also of workers, whose runtime an app does
 def note(operation: str, name: str, key: str) -> None:
     """Count what a tool does, and perhaps die before anybody hears of it."""
     effects.note(FOLDER, operation, name, key)
-    FUSE.passing("effect")
+    SELF_KILL.passing("effect")
 
 
 class Rehearsed(ChatAgent):

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.kills.siege import CALLERS, besiege
+from tests.e2e.kills.run import CALLERS, run_kills
 
 KILLS = 10
 pytestmark = pytest.mark.slow
 
 
 async def test_nothing_is_done_twice_and_no_answered_question_comes_back(tmp_path: Path) -> None:
-    outcome = await besiege(tmp_path, KILLS, seed="gate")
+    outcome = await run_kills(tmp_path, KILLS, seed="gate")
 
     print(json.dumps(outcome.callers), dict(outcome.kills))
     assert outcome.violations == []

@@ -1,6 +1,6 @@
 """Kills a server with `kill -9` while clients of all protocols use it, and checks what they were told.
 
-    python -m tests.e2e.kills.siege --kills 200 --workers 2 --seed 7
+    python -m tests.e2e.kills.run --kills 200 --workers 2 --seed 7
 
 A kill counts for each client whose operation is under way. The process dies by its own hand after its n-th commit, or
 right after a tool has done something in the world, or is killed once its clients have received n events; sometimes
@@ -30,7 +30,7 @@ from tests.e2e.kills.bank import open_bank
 from tests.e2e.kills.caller import Caller
 from tests.e2e.kills.courier import open_courier
 from tests.e2e.kills.effects import Effects
-from tests.e2e.kills.fuse import Matches
+from tests.e2e.kills.kill_order import KillOrders
 from tests.e2e.kills.mcp_caller import McpCaller, McpHeldCaller
 from tests.e2e.kills.openai_caller import OpenAiCaller
 from tests.e2e.kills.server import KilledServer
@@ -49,7 +49,7 @@ COMMITS, EVENTS = 40, 40
 
 @dataclass
 class Outcome:
-    """What a siege found."""
+    """What a run of kills found."""
 
     kills: Counter[str] = field(default_factory=Counter)
     """Kills by their crash point."""
@@ -62,14 +62,14 @@ class Outcome:
     """Seconds of CPU time of the clients, the server and the process that it is forked from."""
 
 
-class Siege:
+class KillRun:
     """One server, its clients, and who kills it."""
 
     def __init__(self, folder: Path, kills: int, *, workers: int, seed: str, only: list[str] | None) -> None:
         self._folder, self._kills, self._seed = folder, kills, seed
-        self._random = Random(f"{seed} siege")
+        self._random = Random(f"{seed} kills")
         self._server = KilledServer(folder, workers)
-        self._matches = Matches(folder)
+        self._orders = KillOrders(folder)
         self._callers = [CALLERS[name](self._server.url, self._heard, seed) for name in only or CALLERS]
         self._events_left = 0
         self._outcome = Outcome()
@@ -121,7 +121,7 @@ class Siege:
 
     async def _kill_all(self) -> None:
         while min(one.counts.kills for one in self._callers) < self._kills:
-            point = await self._lit()
+            point = await self._ordered()
             await self._died(point)
             self._outcome.kills[point] += 1
             for caller in self._callers:
@@ -130,20 +130,20 @@ class Siege:
         for caller in self._callers:
             caller.stopping = True
 
-    async def _lit(self) -> str:
+    async def _ordered(self) -> str:
         """Choose the next crash point; return its name."""
         point = self._random.choice(POINTS)
         if point == "effect" and all(isinstance(one, ToolCaller | SenderCaller) for one in self._callers):
             point = "event"  # what it does in the world, the server does that is not killed
         if self._random.random() < AT_START:
-            self._matches.light("committed", self._random.randint(1, 6))
+            self._orders.give("committed", self._random.randint(1, 6))
             return "start"
         async with asyncio.timeout(patience(60)):
             await happens(lambda: all(one.has_heard for one in self._callers))
         if point == "event":
             self._events_left = self._random.randint(1, EVENTS)
         else:
-            self._matches.light(point, self._random.randint(1, COMMITS if point == "committed" else 4))
+            self._orders.give(point, self._random.randint(1, COMMITS if point == "committed" else 4))
         return point
 
     async def _died(self, point: str) -> None:
@@ -153,17 +153,17 @@ class Siege:
                 await happens(lambda: self._events_left <= 0)
                 await self._server.kill()
             elif self._server.workers:
-                await happens(lambda: not self._matches.is_burning)
+                await happens(lambda: not self._orders.is_open)
             else:
                 await happens(lambda: not self._server.is_alive)
         if not self._server.is_alive:
             await self._server.start()
 
 
-async def besiege(folder: Path, kills: int, *, workers: int = 0, seed: str, only: list[str] | None = None) -> Outcome:
+async def run_kills(folder: Path, kills: int, *, workers: int = 0, seed: str, only: list[str] | None = None) -> Outcome:
     """Kill a server this often for each protocol, in an empty folder."""
     (folder / "data").mkdir()
-    return await Siege(folder, kills, workers=workers, seed=seed, only=only).run()
+    return await KillRun(folder, kills, workers=workers, seed=seed, only=only).run()
 
 
 def cpu_time() -> float:
@@ -181,7 +181,9 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="sapwood-kills-"))
     print(f"seed {options.seed}", flush=True)
-    outcome = asyncio.run(besiege(folder, options.kills, workers=options.workers, seed=options.seed, only=options.only))
+    outcome = asyncio.run(
+        run_kills(folder, options.kills, workers=options.workers, seed=options.seed, only=options.only)
+    )
     for name, counts in outcome.callers.items():
         print(json.dumps({"protocol": name, **counts}))
     facts = {"kills": dict(outcome.kills), "repeated": outcome.repeated}

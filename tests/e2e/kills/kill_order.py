@@ -1,4 +1,4 @@
-"""A file that says at which crash point the next process of a server is to kill itself."""
+"""An order in a file: the process of a server that passes a crash point for the n-th time kills itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sapwood.testing.faults import CrashPoints
 
-FILE = "fuse"
+FILE = "kill-order"
 
 
-class Fuse(CrashPoints):
-    """Counts the crash points that a process passes since the fuse was lit, and dies at the one it names.
+class SelfKill(CrashPoints):
+    """Counts the crash points that this process passes since an order was given, and obeys it.
 
     Of several workers, the first one to get there dies.
     """
@@ -37,29 +37,26 @@ class Fuse(CrashPoints):
         if self._count >= int(nth):
             try:
                 self._file.unlink()
-            except FileNotFoundError:  # another worker has taken it
+            except FileNotFoundError:  # another worker has obeyed it
                 return
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Matches:
-    """Lights fuses, and knows whether the last one is still burning."""
+class KillOrders:
+    """Gives orders, and knows whether the last one is still open."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / FILE
         self._count = 0
 
-    def light(self, point: str, nth: int) -> None:
-        """Let the process die that passes this crash point for the n-th time from now on."""
+    def give(self, point: str, nth: int) -> None:
+        """Have the process die that passes this crash point for the n-th time from now on."""
         self._count += 1
         new = self._folder / f"{FILE}.new"
         new.write_text(f"{self._count}\n{point}\n{nth}")
         new.rename(self._file)
 
     @property
-    def is_burning(self) -> bool:
+    def is_open(self) -> bool:
         return self._file.exists()
-
-    def put_out(self) -> None:
-        self._file.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """The process that servers are forked from: it has imported everything, so that a server starts in a moment.
 
-    python -m tests.e2e.kills.stem FOLDER
+    python -m tests.e2e.kills.fork_server FOLDER
 
 Each line on standard input is a port and a number of workers, 0 for one process. The answer is the id of the process,
-which does what `sapwood serve` does until it is killed. The end of the input ends the last server and the stem.
+which does what `sapwood serve` does until it is killed. The end of the input ends the last server and this process.
 """
 
 from __future__ import annotations
