@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -202,13 +203,16 @@ class Responses:
             if not before.is_over:
                 raise not_ended()
             row = self._next(asked, id, before)
-        taken = 0
+        taken, is_cut = 0, False
         try:
             for name, answer, where in answers:
                 if (question := questions.get(name)) is not None:
                     taken += await self._exchange.answer(name, fitted(answer, question, where))
+        except CancelledError:
+            is_cut = True  # another server may have taken the answer: the same request again finds this response
+            raise
         finally:
-            if is_new and not taken:
+            if is_new and not taken and not is_cut:
                 self._table.forget(id)
         if is_new and not taken:
             name, _, where = answers[0]
