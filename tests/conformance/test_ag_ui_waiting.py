@@ -215,6 +215,11 @@ async def test_words_of_a_silent_model_are_taken_back_while_a_page_listens() -> 
         verify(frames)
         assert "MESSAGES_SNAPSHOT" in types_of(frames)
         assert page.words() == "there was a tree"
+        for id in page.ids[:-1]:  # whatever a page has seen last, also that the words were taken back
+            rest = Page(one, "/agents/waiting-teller/a/ag-ui", said("r1", user("u1", "tell")), **{"last-event-id": id})
+            whole = [*frames[: page.at(id)], *await rest.over()]
+            verify(whole)
+            assert words_of(whole) == "there was a tree"
 
 
 async def test_words_of_a_helper_that_a_crash_has_cut_are_closed_and_said_again() -> None:

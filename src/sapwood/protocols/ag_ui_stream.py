@@ -124,9 +124,12 @@ class RunStream:
             later, _ = await exchange.stored(turn, after=after)
             to_come = {_key(event) for event in later}
             for event in all_events:
-                if _key(event) not in to_come:
-                    for frame in projection.of(event):
-                        messages.take(frame)
+                if _key(event) in to_come:
+                    continue
+                if event.kind == "retracted" and event.path == exchange.address.segments:
+                    messages.forget(projection.retract(event.body["after"])[1])
+                for frame in projection.of(event):
+                    messages.take(frame)
         return projection, messages
 
     def _is_past(self, turn: str) -> bool:
