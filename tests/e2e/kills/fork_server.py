@@ -23,7 +23,18 @@ from sapwood.cli import server_process
 from sapwood.cli.serve_options import ServeOptions
 
 TARGET = "tests.e2e.kills.site:app"
-LATE = ("tests.e2e.kills.site", *server_process.NEEDED_BY_ALL)
+LATE = (
+    "tests.e2e.kills.site",
+    *server_process.NEEDED_BY_ALL,
+    "anyio._backends._asyncio",
+    "genai_prices.data",
+    "prometheus_client.openmetrics.exposition",
+    "sapwood.client.checked_transport",
+    "sapwood.protocols.mcp_endpoint",
+    "sapwood.web.gateway",
+    "sapwood.web.metrics",
+    "uvicorn.loops.uvloop",
+)
 """What a server imports when it needs it."""
 
 

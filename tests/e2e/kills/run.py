@@ -43,7 +43,7 @@ CALLERS: dict[str, type[Caller]] = {
 AT_START = 0.15
 """The share of the kills that come while the server starts or recovers."""
 POINTS = ("committed", "committed", "effect", "event")
-COMMITS, EVENTS = 40, 40
+COMMITS, EVENTS = 25, 25
 """At which commit, and after which event, a process dies at most."""
 
 

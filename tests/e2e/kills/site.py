@@ -72,7 +72,7 @@ class Rehearsed(ChatAgent):
             return
         for word in self._said(operation, returned(since)).split(" "):
             yield f"{word} "
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.03)
 
     def _said(self, operation: str, results: list[str]) -> str:
         return f"{operation}: {', '.join(results) or 'done'}. {WORDS}"

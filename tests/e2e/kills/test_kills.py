@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 async def test_nothing_is_done_twice_and_no_answered_question_comes_back(tmp_path: Path) -> None:
     outcome = await run_kills(tmp_path, KILLS, seed="gate")
 
-    print(json.dumps(outcome.callers), dict(outcome.kills))
+    print(json.dumps(outcome.callers), dict(outcome.kills), f"{outcome.cpu:.1f} s of CPU time")
     assert outcome.violations == []
     assert list(outcome.callers) == list(CALLERS)
     for name, counts in outcome.callers.items():
