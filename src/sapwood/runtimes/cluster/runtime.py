@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
@@ -55,6 +55,19 @@ class Ways(NamedTuple):
     pass_on: Callable[[int, str, int], bool] = lambda shard, owner, number: False
     leave: Callable[[float], Awaitable[None]] = stay
     status: Callable[[], dict[str, Any]] = lambda: {"nodes": [], "without_owner": []}
+
+    @classmethod
+    def of(cls, owners: Ownership) -> Self:
+        """Return those of a node that takes its part of the shards."""
+        return cls(
+            owners.epoch_of,
+            owners.holds_lease,
+            owners.fenced,
+            owners.displaced,
+            owners.pass_on,
+            owners.leave,
+            owners.status,
+        )
 
 
 class NodeCluster:
@@ -247,15 +260,7 @@ class ClusterRuntime:
                 deps=deps,
                 log=log,
                 archive=archive,
-                ways=Ways(
-                    owners.epoch_of,
-                    owners.holds_lease,
-                    owners.fenced,
-                    owners.displaced,
-                    owners.pass_on,
-                    owners.leave,
-                    owners.status,
-                ),
+                ways=Ways.of(owners),
                 far=far,
                 replicas=replicas,
                 ship=lambda stream: Shipper(
