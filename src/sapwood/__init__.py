@@ -89,14 +89,24 @@ def __getattr__(name: str) -> Any:
     if name in CHAT:
         return getattr(import_module(CHAT[name]), name)
     # Modules are asked for here too, and have lower-case names.
-    if name[:1].isupper():
-        from sapwood import auth, errors, types
-
-        for module in (auth, types, errors):
-            if name in getattr(module, "__all__", ()) or _is_error(getattr(module, name, None)):
-                # Not an AttributeError: an import statement would replace its message.
-                raise ImportError(f"{name} is in {module.__name__}. Write: from {module.__name__} import {name}")
+    if name[:1].isupper() and (place := _place_of(name)) is not None:
+        # Not an AttributeError: an import statement would replace its message.
+        raise ImportError(f"{name} is in {place}. Write: from {place} import {name}")
     raise AttributeError(f"module 'sapwood' has no attribute {name!r}")
+
+
+def _place_of(name: str) -> str | None:
+    """Return the module that a public name is in."""
+    from importlib import import_module
+
+    for place in ("sapwood.auth", "sapwood.types", "sapwood.errors", "sapwood.protocols", "sapwood.testing"):
+        try:
+            module = import_module(place)
+        except ImportError:  # its extra is not installed
+            continue
+        if name in getattr(module, "__all__", ()) or _is_error(getattr(module, name, None)):
+            return place
+    return None
 
 
 def _is_error(value: object) -> bool:

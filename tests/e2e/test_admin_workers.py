@@ -156,7 +156,8 @@ def test_pages_searches_and_streams_are_of_both_workers(folder: Path) -> None:
             assert (last, told["code"]) == ("error", "unavailable")
         assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
     lines = (folder / "sapwood-data/operator.jsonl").read_text().splitlines()
-    assert [json.loads(line)["endpoint"] for line in lines] == ["call"] * len(NAMES) + ["answer"] * 2
+    begun = [one["endpoint"] for one in map(json.loads, lines) if one["result"] == "begun"]
+    assert begun == ["call"] * len(NAMES) + ["answer"] * 2
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ async def test_the_app_may_refuse_what_a_token_allows() -> None:
         assert asked == [("ann", "agents", None), ("ann", "state", Address.parse("AdminGuarded:a"))]
 
 
-async def test_every_act_and_every_refused_act_is_a_line_of_the_audit_log() -> None:
+async def test_every_act_that_begins_or_ends_or_is_refused_is_a_line_of_the_audit_log() -> None:
     async with asking() as (world, client):
         everything, look = token(world, *SCOPES), token(world, "look")
         about = {"address": "AdminGuarded:a"}
@@ -187,13 +187,22 @@ async def test_every_act_and_every_refused_act_is_a_line_of_the_audit_log() -> N
         lines = [json.loads(line) for line in file.read_text().splitlines()]
 
         assert [(one["token"], one["endpoint"], one["address"], one["result"]) for one in lines] == [
+            ("ann", "call", "AdminGuarded:a", "begun"),
             ("ann", "call", "AdminGuarded:a", "done"),
             ("ann", "call", "AdminGuarded:a", "refused"),
+            ("ann", "sql", "AdminGuarded:a", "begun"),
             ("ann", "sql", "AdminGuarded:a", "failed"),
         ]
-        assert lines[0]["params"] == {"method": "hello"}
+        assert lines[0]["params"] == lines[1]["params"] == {"method": "hello"}
         assert "hunter2" not in file.read_text()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_token_of_an_agent_below_the_root_does_not_release_the_tree() -> None:
+    async with asking() as (world, client):
+        given = token(world, "act", below="AdminGuarded:a/AdminGuarded:b")
+        answer = await post(client, "release", given, address="AdminGuarded:a/AdminGuarded:b")
+        assert (answer.status_code, "whole tree" in answer.json()["error"]) == (403, True)
 
 
 async def test_parameters_that_do_not_fit_are_refused_with_a_sentence() -> None:

@@ -327,7 +327,10 @@ async def test_dead_letters_are_called_again_or_deleted() -> None:
         letters = (await ask(world, "dead-letters"))["letters"]
         one: dict[str, Any] = {"address": ROOT, "id": letters[0]["id"]}
 
-        assert await ask(world, "act", **one, do="replay", preview=True) == {"done": 0, "effect": "Calls send() again."}
+        assert await ask(world, "act", **one, do="replay", preview=True) == {
+            "done": 0,
+            "effect": "Calls send() again, with the same arguments.",
+        }
         assert CALLS == []
         assert (await ask(world, "act", **one, do="replay"))["done"] == 1
         await world.settled()

@@ -34,6 +34,8 @@ def test_a_name_is_exported_by_one_module() -> None:
         ("Rows", "sapwood.types"),
         ("Crashed", "sapwood.errors"),
         ("UsageError", "sapwood.errors"),
+        ("A2aAgent", "sapwood.protocols"),
+        ("ScriptedModel", "sapwood.testing"),
     ],
 )
 def test_importing_a_name_of_another_module_names_that_module(name: str, module: str) -> None:

@@ -37,7 +37,7 @@ export function Question({ row, onDone }: { row: QuestionRow; onDone: () => void
         <span><AgentName address={row.address} tab="chat" /></span>
       </div>
       {row.prompt && isHidden(row.prompt) && <Shown value={row.prompt}>{() => null}</Shown>}
-      {row.remote && <p className="muted">Asked by {row.remote.map(({ type, name }) => `${type} ${name}`).join(" / ")} on another server.</p>}
+      {row.remote && <p className="muted">Asked by {row.remote.map(({ type, name }) => `${type} ${name}`).join(" / ") || "an agent"} on another server.</p>}
       {row.arguments && <Shown value={row.arguments}>{(value) => <JsonBox label="Arguments" value={value as Json} open={3} />}</Shown>}
       {isMayAnswer ? <Form row={row} send={send} isBusy={isBusy} /> : <p className="note">Answering needs a token with the scope <code>answer</code>.</p>}
       {note && <p className="note is-warn" role="status">{note}</p>}

@@ -93,7 +93,7 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
         raise NotFound(f"{where} has {what}.", path=where.segments)
     what = f"{meant[0]['method']}()" if len(meant) == 1 else f"{len(meant)} dead letters"
     if params.do == "replay":
-        effect = f"Calls {what} again."
+        effect = f"Calls {what} again, with the same arguments."
     else:
         effect = f"Deletes the dead letter of {what}." if len(meant) == 1 else f"Deletes {what}."
     if params.preview:

@@ -1,4 +1,4 @@
-"""The audit log: one line for each act of an operator, and for each that was refused."""
+"""The audit log: a line when an act of an operator begins, one when it has ended, and one for each that was refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Audit:
         self._path = folder / FILE
         self._clock = clock
 
-    def add(self, name: str, endpoint: str, params: dict[str, Any], status: int) -> None:
-        """Add a line."""
+    def add(self, name: str, endpoint: str, params: dict[str, Any], status: int | None) -> None:
+        """Add a line. The status is `None` when an act begins: it may end the process."""
         about = {
             key: value[:LONGEST] if isinstance(value, str) else value
             for key, value in params.items()
@@ -40,7 +40,7 @@ class Audit:
             "endpoint": endpoint,
             "address": params.get("address"),
             "params": about,
-            "result": "refused" if status in (401, 403) else "done" if status < 400 else "failed",
+            "result": _result(status),
             "status": status,
         }
         try:
@@ -48,3 +48,9 @@ class Audit:
                 file.write(f"{json.dumps(line)}\n")
         except OSError as error:
             log.error("cannot write the audit log token=%s endpoint=%s: %s", name, endpoint, error)
+
+
+def _result(status: int | None) -> str:
+    if status is None:
+        return "begun"
+    return "refused" if status in (401, 403) else "done" if status < 400 else "failed"

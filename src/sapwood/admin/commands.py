@@ -14,7 +14,7 @@ from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, MaybeAgent, OneA
 from sapwood.admin.merged import by_address, joined
 from sapwood.admin.spending import DEFAULT_LIMIT, most_expensive
 from sapwood.admin.spending_hours import Hours, added_up, spending_by_hour
-from sapwood.errors import Crashed, SapwoodError
+from sapwood.errors import Crashed, Refused, SapwoodError
 from sapwood.kernel.trees.hourly_usage import Dimension
 
 LONG_PATIENCE = 60.0
@@ -151,6 +151,8 @@ async def _explain(call: AdminCall, params: Explained) -> Answer:
 
 
 async def _release(call: AdminCall, params: OneAgent) -> Answer:
+    if (below := call.access.below) is not None and below.parent is not None:
+        raise Refused(f"A quarantine is of a whole tree, and the token is limited to {below}.")
     call.admin.release(params.address)
     return {}
 

@@ -102,12 +102,12 @@ class AdminDoor:
             response = await _answered(self._read(request, received), lambda: _shows_content(received.access))
             await response(scope, receive, noted)
         finally:
-            self._record(received)
+            self._record(received, received.status)
 
-    def _record(self, received: Received) -> None:
+    def _record(self, received: Received, status: int | None) -> None:
         if received.is_act and received.access is not None and received.endpoint is not None:
             audit = Audit(self._node().folder, self._node().clock)
-            audit.add(received.access.name, received.endpoint.name, received.params, received.status)
+            audit.add(received.access.name, received.endpoint.name, received.params, status)
 
     def _access(self, request: Request) -> Access | None:
         """Return what the token of a request allows; `None` if it is wrong or has expired."""
@@ -164,6 +164,7 @@ class AdminDoor:
         received.is_act = endpoint.is_act(params)
         endpoint.check(params, access)
         await self._node().shared(Operate).check(access.name, what, addresses_of(params))
+        self._record(received, None)
         far = self._node().far
         if far is None or endpoint.is_of_any_node:
             return await self._do(endpoint, params, access, request)

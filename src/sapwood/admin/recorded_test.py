@@ -43,7 +43,8 @@ class RecordedTest:
 
     def text(self) -> str:
         """Return the file."""
-        lines = [*self._docstring(), "", *self._imports(), "", "", f"async def {self._function}() -> None:"]
+        mark = "pytestmark = pytest.mark.anyio"  # it also runs where pytest is not told to run coroutines
+        lines = [*self._docstring(), "", *self._imports(), "", mark, "", "", f"async def {self._function}() -> None:"]
         return "\n".join([*lines, *self._setup(), *self._turn(), "", *self._checks(), ""])
 
     def _docstring(self) -> Iterator[str]:
@@ -63,6 +64,7 @@ class RecordedTest:
             yield from ("from unittest.mock import NonCallableMock", "")
         if self.script.output is not None:
             yield "from pydantic_core import to_jsonable_python"
+        yield "import pytest"
         yield "from sapwood import App"
         nodes = [self.script.model, *([self.script.tools] if self.script.calls else [])]
         used = {name.partition(".")[0] for node in nodes for name in functions_of(node)} - {"RuntimeError"}
