@@ -147,7 +147,6 @@ async def test_a_message_begins_a_task_once_and_its_end_is_told_as_often_as_aske
         assert await rpc(one, "GetTask", {"id": task["id"]}, "task-office") == -32001
 
 
-@pytest.mark.storage
 async def test_a_task_goes_on_after_a_crash_and_the_same_message_finds_it() -> None:
     async with tasked() as one:
         task = (await rpc(one, "SendMessage", at_once(saying("wait", "m1"))))["task"]
@@ -170,7 +169,6 @@ async def test_a_task_goes_on_after_a_crash_and_the_same_message_finds_it() -> N
         await asyncio.wait({following})
 
 
-@pytest.mark.storage
 async def test_a_task_that_nobody_had_taken_before_a_crash_begins_when_its_message_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -202,7 +200,6 @@ async def test_a_message_with_a_notification_that_cannot_be_sent_begins_nothing(
         assert (await rpc(one, "ListTasks", {}))["totalSize"] == 0
 
 
-@pytest.mark.storage
 async def test_what_is_asked_three_levels_down_is_answered_by_a_message_to_the_task_also_after_a_crash() -> None:
     async with tasked() as one:
         told = await events(one, "SendStreamingMessage", saying("buy", "m1"), "task-office")
@@ -461,7 +458,6 @@ async def test_another_version_or_type_of_content_is_refused() -> None:
             assert answer.json()["error"]["code"] == code
 
 
-@pytest.mark.storage
 async def test_the_end_of_a_task_is_pushed_though_the_process_dies_and_the_receiver_fails_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

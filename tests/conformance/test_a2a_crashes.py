@@ -62,6 +62,7 @@ async def said(one: Served, params: dict[str, Any]) -> tuple[Any, bool]:
         await asyncio.wait({sending})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_an_answer_that_is_repeated_after_a_crash_does_not_answer_the_next_question() -> None:
     nth, was_killed = 0, True

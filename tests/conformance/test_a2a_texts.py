@@ -102,7 +102,6 @@ async def id_of(one: Served, *prompts: str) -> str:
     return next(question.full_id for question in await desk.questions.list() if question.prompt in prompts)
 
 
-@pytest.mark.storage
 async def test_a_text_does_not_answer_a_question_that_its_client_was_not_shown_also_after_a_crash() -> None:
     async with asking() as one:
         task = await send(one, "in turn", "m1")

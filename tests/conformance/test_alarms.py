@@ -19,8 +19,6 @@ from sapwood.kernel.alarms.index_file import FILE
 from sapwood.testing import World
 from sapwood.types import Address
 
-pytestmark = pytest.mark.storage
-
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 

@@ -20,8 +20,6 @@ from sapwood.storage.engine import CHECKED
 from sapwood.storage.files import Files
 from sapwood.testing import World
 
-pytestmark = pytest.mark.storage
-
 TREES = ("a", "b", "c")
 REBUILT = "rebuilding it from"
 
@@ -218,6 +216,7 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_rebuilt(
         assert "a: of a again" in probe.log
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_an_index_that_another_process_uses_is_not_taken_for_damaged(run: Run, probe: Probe) -> None:
     async with run(Planner, deps=probe) as world:

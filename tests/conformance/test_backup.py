@@ -23,7 +23,7 @@ from sapwood.testing import World
 from sapwood.testing.faults import CountingFiles
 from sapwood.types import Address
 
-pytestmark = [pytest.mark.storage, pytest.mark.core("workers", "cluster")]
+pytestmark = pytest.mark.core("workers", "cluster")
 
 WAYS = ((backup, "copy_elsewhere"), (stored_copies, "write_elsewhere"))
 """What copies a tree: from the folder of a node, or from the log of a cluster."""
@@ -149,6 +149,7 @@ async def test_a_whole_folder_comes_back_with_every_tree_in_it(run: Run, tmp_pat
             assert await (await world.get_agent(Library, name)).known() == [len(name)]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_all_trees_or_one_are_verified_while_they_run(run: Run) -> None:
     async with run(Library) as world:
@@ -166,6 +167,7 @@ async def test_all_trees_or_one_are_verified_while_they_run(run: Run) -> None:
         assert not [name for name in folders(world) if "." in name]  # no copy is left
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_tree_in_quarantine_is_copied_and_put_back_with_the_others_and_stays_there(
     run: Run, tmp_path: Path
@@ -335,6 +337,7 @@ def folders(world: World) -> set[str]:
     return {entry.name for entry in (world.data / "trees").iterdir()}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_after_the_restore(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -354,6 +357,7 @@ async def test_a_tree_that_is_destroyed_while_its_copy_is_made_is_there_again_af
         assert await (await world.get_agent(Library, "l")).known() == [1]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run, tmp_path: Path) -> None:
     async with asyncio.timeout(patience()), run(Library) as world:
@@ -369,6 +373,7 @@ async def test_restores_of_one_tree_at_the_same_time_follow_each_other(run: Run,
         assert len(folders(world)) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_tree_that_sleeps_and_wakes_while_its_copy_is_made_is_replaced_and_not_doubled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -403,6 +408,7 @@ class Stubborn(Library):
             await self.deps.go.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_what_reads_a_tree_while_it_is_replaced_waits_and_reads_what_was_restored(
     run: Run, probe: Probe, tmp_path: Path
@@ -431,6 +437,7 @@ async def test_what_reads_a_tree_while_it_is_replaced_waits_and_reads_what_was_r
         assert (await asyncio.to_thread(check_folder, tmp_path / "second", None, world.node.content_checks)).is_whole
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
     run: Run, probe: Probe, tmp_path: Path
@@ -458,6 +465,7 @@ async def test_a_restore_whose_caller_is_cancelled_is_finished_all_the_same(
         assert len(folders(world)) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run: Run, tmp_path: Path) -> None:
     async with asyncio.timeout(patience()), run(Library) as world:
@@ -475,6 +483,7 @@ async def test_a_tree_destroyed_after_a_cancelled_restore_does_not_come_back(run
         assert await (await world.get_agent(Library, "l")).known() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_backup_can_be_made_where_one_was_cancelled(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

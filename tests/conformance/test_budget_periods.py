@@ -372,6 +372,7 @@ async def test_each_threshold_of_a_limit_warns_by_itself() -> None:
         assert all("of 0.001 dollars a week" in what for what in await agent.warned())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_crash_at_any_commit_warns_an_agent_in_the_middle_exactly_once() -> None:
     nth, passed = 0, True

@@ -32,8 +32,6 @@ from sapwood.errors import Aborted, CircuitOpen, Crashed, KeyReused, NotCopyable
 from sapwood.testing import World
 from sapwood.timings import Timings
 
-pytestmark = pytest.mark.storage
-
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 AT_ONCE = Retry(max_attempts=5, initial_delay=timedelta(0))

@@ -47,7 +47,7 @@ from sapwood import Turn, Unavailable, tool
 from sapwood.testing import ScriptedModel, call, calls, text
 from sapwood.testing.faults import Dead
 
-pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
+pytestmark = pytest.mark.core("temporal")
 
 
 class Working(Talking):
@@ -300,6 +300,7 @@ async def test_giving_up_is_finished_if_the_process_dies_in_the_middle_of_it() -
             assert len(model.asked) == 6, nth
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("CF-182")
 @pytest.mark.slow
 async def test_progress_gives_a_turn_new_attempts() -> None:
@@ -631,6 +632,7 @@ async def test_a_turn_whose_end_was_being_told_when_the_process_died_is_told_aga
         assert told == ["completed"] * 2
 
 
+@pytest.mark.nightly
 async def test_a_tool_that_had_returned_is_not_called_again_after_the_second_crash_either() -> None:
     model = ScriptedModel(calls(call("once", id="o"), call("again", id="a")), text("that is all"))
     cls = working(model)

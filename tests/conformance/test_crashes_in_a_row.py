@@ -85,7 +85,6 @@ async def steps(world: World, number: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.storage
 @pytest.mark.parametrize("below", CLASSES)
 async def test_a_run_that_gets_further_is_followed_over_any_number_of_crashes(run: RunWorld, below: str) -> None:
     RowWorker.steps.clear()

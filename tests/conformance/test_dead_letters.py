@@ -13,8 +13,6 @@ from tests.conformance.worlds import Probe, Run
 
 from sapwood import Agent, Retry, Unavailable
 
-pytestmark = pytest.mark.storage
-
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 

@@ -372,6 +372,7 @@ async def test_a_crash_at_any_point_of_a_deletion_is_finished_at_the_next_wake(r
     await crash_everywhere(run, point, prepare=grown, act=delete, check=deleted_or_whole)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.promise("A-36", "B-11", "CF-194")
 @pytest.mark.parametrize("point", POINTS)

@@ -20,7 +20,7 @@ from sapwood import Agent, App, Every, NotFound, Refused, Run, Unavailable
 from sapwood.address import kebab
 from sapwood.errors import Aborted
 
-pytestmark = [pytest.mark.slow, pytest.mark.storage]
+pytestmark = pytest.mark.slow
 
 LEVELS = pytest.mark.parametrize("levels", [1, 2, 3])
 """How many levels below the root the lowest agent is."""

@@ -39,8 +39,6 @@ from sapwood.kernel.trees.tree import Tree
 from sapwood.testing import POINTS, World
 from sapwood.testing.memory_log import MemoryArchive
 
-pytestmark = pytest.mark.storage
-
 
 class FaultyArchive(MemoryArchive):
     """An archive that dies, waits or fails where a test says so."""

@@ -22,8 +22,6 @@ from sapwood.storage.files import Files
 from sapwood.testing import POINTS, World, running
 from sapwood.testing.faults import CountingGate
 
-pytestmark = pytest.mark.storage
-
 ID = "0123456789abcdef"
 SIZE = INLINE + 1000
 

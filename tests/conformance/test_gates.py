@@ -24,8 +24,6 @@ from sapwood import Agent, App, Connection, Limits, NotFound, Settings, expose
 from sapwood.timings import Timings
 from sapwood.types import Address, PathSegment
 
-pytestmark = pytest.mark.storage
-
 
 @dataclass
 class Plan:

@@ -41,6 +41,7 @@ async def called(one: Served, client: Mcp) -> tuple[dict[str, Any], bool]:
         await one.world.crash()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_a_request_of_a_session_that_is_repeated_after_each_crash_is_one_run() -> None:
     nth, was_killed = 0, True

@@ -67,7 +67,6 @@ async def finished(client: Mcp, tool: str, **arguments: str) -> str:
     return f"sapwood://runs/{task}"
 
 
-@pytest.mark.storage
 async def test_a_call_is_a_resource_with_the_runs_below_it_and_what_its_agent_knows() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one, WITH_TASKS)

@@ -118,7 +118,6 @@ async def asked(client: Mcp, task: str) -> tuple[str, dict[str, Any]]:
     return key, request["params"]
 
 
-@pytest.mark.storage
 async def test_a_task_survives_a_crash_and_its_work_is_done_once() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one, WITH_TASKS)
@@ -145,7 +144,6 @@ async def test_a_task_shows_its_progress() -> None:
         assert found["status"] == "working"
 
 
-@pytest.mark.storage
 async def test_an_approval_three_levels_down_is_answered_after_a_crash_and_paid_once() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one, WITH_TASKS)
@@ -203,7 +201,6 @@ async def test_every_kind_of_question_is_a_form_and_a_wrong_answer_leaves_it_ope
         assert set(forms[2]) == {"width", "label"}
 
 
-@pytest.mark.storage
 async def test_a_client_without_tasks_is_asked_by_the_result_and_answers_after_a_crash() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one, FORMS)
@@ -223,7 +220,6 @@ async def test_a_client_without_tasks_is_asked_by_the_result_and_answers_after_a
         assert (await client.error("tools/call", name="office", inputResponses={key: YES}))["code"] == -32602
 
 
-@pytest.mark.storage
 async def test_a_client_with_a_session_is_asked_on_the_stream_and_answers_after_a_crash() -> None:
     async with mcp_served(app()) as one:
         client = await Mcp(one, FORMS).begun()

@@ -183,7 +183,6 @@ async def test_a_call_with_a_session_is_cancelled_by_its_id_and_not_by_a_lost_co
         assert McpLooker.cancelled == ["river"]
 
 
-@pytest.mark.storage
 async def test_a_call_with_a_session_cut_by_a_crash_joins_its_run_by_its_id_and_by_its_last_event() -> None:
     async with mcp_served(app()) as one:
         client = await Mcp(one).begun()
@@ -204,7 +203,6 @@ async def test_a_call_with_a_session_cut_by_a_crash_joins_its_run_by_its_id_and_
         assert McpLooker.looks == ["river"]
 
 
-@pytest.mark.storage
 async def test_a_long_stateless_call_is_given_a_state_that_joins_its_run_again_after_a_crash() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one)
@@ -307,7 +305,6 @@ async def test_without_servers_to_sign_in_there_is_no_metadata() -> None:
         McpProtocol(tools=[McpReporter], scopes=["tools"])
 
 
-@pytest.mark.storage
 async def test_a_stateless_call_that_nobody_can_join_is_cancelled_after_a_crash() -> None:
     async with mcp_served(app()) as one:
         client = Mcp(one)

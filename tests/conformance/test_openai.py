@@ -103,7 +103,6 @@ async def test_the_events_of_a_stream_are_those_of_the_api() -> None:
         assert "response.completed" not in stream.text.partition("sequence_number")[0]
 
 
-@pytest.mark.storage
 async def test_a_stream_that_a_crash_cuts_goes_on_by_its_numbers_and_a_late_reader_is_told_the_same() -> None:
     gate = asyncio.Event()
     OpenAiTeller.model = ScriptedModel(text("once upon a time", gate=gate), text("there was a tree"))
@@ -131,7 +130,6 @@ async def test_a_stream_that_a_crash_cuts_goes_on_by_its_numbers_and_a_late_read
         assert shorter == whole[number + 3 :]
 
 
-@pytest.mark.storage
 async def test_a_background_response_survives_a_crash_and_can_be_cancelled() -> None:
     gate = asyncio.Event()
     OpenAiTeller.model = ScriptedModel(text("once upon", gate=gate), text("there was"), text("never ends", gate=gate))

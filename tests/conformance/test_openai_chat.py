@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from tests.conformance.openai_client import Stream, post, text_of
 from tests.conformance.openai_client import said as said_by
 from tests.conformance.served import Served, served
@@ -165,7 +164,6 @@ async def test_a_request_without_a_conversation_has_the_history_quoted_and_its_a
         assert content_of(await chat(one, user("x"), conversation=first["conversation"])) == "well"
 
 
-@pytest.mark.storage
 async def test_functions_of_the_client_are_found_again_by_the_ids_of_their_calls() -> None:
     both = calls(call("look", far=True, id="c1"), call("look", far=False, id="c2"))
     OpenAiChatter.model = ScriptedModel(both, text("trees"), text("bye"), each=True)

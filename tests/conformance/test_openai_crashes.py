@@ -64,7 +64,6 @@ def answer_to(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.storage
 async def test_a_crash_at_any_commit_neither_loses_nor_repeats_a_message_an_answer_or_a_payment() -> None:
     nth, passed = 0, True
     while passed:

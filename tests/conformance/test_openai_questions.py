@@ -107,7 +107,6 @@ def verdict_on(request: str, **answer: Any) -> dict[str, Any]:
     return {"type": "mcp_approval_response", "approval_request_id": request, **answer}
 
 
-@pytest.mark.storage
 async def test_a_function_of_the_client_ends_a_response_and_its_output_begins_the_next() -> None:
     OpenAiLooker.model = ScriptedModel(call("look", far=True, id="c1"), text("a tree"), each=True)
     async with openai() as one:
@@ -163,7 +162,6 @@ async def test_answers_can_come_one_by_one_and_own_tools_run_once() -> None:
         assert OpenAiLooker.counted == ["once"]
 
 
-@pytest.mark.storage
 @pytest.mark.parametrize("approve", [True, False])
 async def test_an_approval_three_levels_down_is_answered_from_the_top_across_crashes(*, approve: bool) -> None:
     async with openai() as one:

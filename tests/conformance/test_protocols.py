@@ -164,7 +164,6 @@ async def lined(**settings: Any) -> AsyncGenerator[Served, None]:
 URL = "/agents/lined/a/lines"
 
 
-@pytest.mark.storage
 async def test_a_turn_is_followed_from_its_first_word_and_again_by_its_id_across_a_crash_and_after_its_end() -> None:
     gate = asyncio.Event()
     Lined.model = ScriptedModel(text("once upon a time", gate=gate), text("there was a tree"), text("another"))
@@ -196,7 +195,6 @@ async def test_a_turn_is_followed_from_its_first_word_and_again_by_its_id_across
         assert gone.events == []
 
 
-@pytest.mark.storage
 async def test_only_the_turn_and_the_runs_that_it_started_are_told_and_a_deep_question_is_answered_by_its_full_id() -> (
     None
 ):

@@ -15,8 +15,6 @@ from tests.machine import patience
 from sapwood import Agent, App, Retry, Settings, Unavailable
 from sapwood.errors import InvalidArguments, UsageError
 
-pytestmark = pytest.mark.storage
-
 DEPTHS = pytest.mark.parametrize("depth", range(4))
 
 

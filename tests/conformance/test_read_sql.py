@@ -16,8 +16,6 @@ from sapwood.errors import Aborted, ForbiddenSql, NotFound, SlowSql, TimedOut, U
 from sapwood.testing import World
 from sapwood.timings import DEFAULTS
 
-pytestmark = pytest.mark.storage
-
 ENDLESS = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 DEEP = ("a", "b", "c")
 

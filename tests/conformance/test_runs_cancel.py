@@ -678,6 +678,7 @@ async def test_a_cancel_during_recovery_stops_it_and_the_run_stays_aborted() -> 
         assert len(theirs.asked) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.promise("A-160", "CF-87", "CF-94")
 async def test_many_runs_leave_nothing_behind_that_listens_for_a_cancel() -> None:

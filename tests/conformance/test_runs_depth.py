@@ -15,7 +15,7 @@ from sapwood import Agent, ChatAgent, Run, agent_tool, tool
 from sapwood.admin.admin import Admin
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = [pytest.mark.storage, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SILENCE = 120.0
 LEVELS = pytest.mark.parametrize("levels", [1, 2, 3])
@@ -268,6 +268,7 @@ class Awaiting(Middle):
         return await super().on_run(input)
 
 
+@pytest.mark.nightly
 @pytest.mark.core("temporal")
 async def test_a_started_run_that_is_awaited_counts_as_below() -> None:
     async with working(cls := boss(nested(2, middle=Awaiting)), bench=Words()) as (one, agent, bench):
@@ -351,6 +352,7 @@ async def test_a_run_is_not_silent_while_one_below_waits_for_a_person(
         assert finishes(await agent.hooks()) == ["completed"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.promise("A-256", "B-14")
 async def test_killed_at_any_commit_a_run_is_followed_while_one_below_speaks() -> None:

@@ -564,6 +564,7 @@ async def test_a_detached_run_that_is_refused_for_being_one_too_many_is_told_too
         await news(agent, ("r2", "failed"), ("r1", "completed"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_more_than_fifty_detached_runs_at_once_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async with working(sender()) as (_, agent, bench):
@@ -756,6 +757,7 @@ async def test_what_is_said_instead_of_an_answer_is_heard_although_news_are_wait
         assert len(await told_of(agent)) == 6
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("CF-127")
 @pytest.mark.slow
 async def test_killed_at_any_commit_the_conversation_hears_of_a_run_exactly_once() -> None:

@@ -18,8 +18,6 @@ from tests.machine import patience
 from sapwood import Agent, ChatAgent, Unavailable, agent_tool
 from sapwood.testing import ScriptedModel, call, text
 
-pytestmark = pytest.mark.storage
-
 
 class Topic(msgspec.Struct):
     """What a researcher is asked, and what it has found."""
@@ -158,6 +156,7 @@ async def test_the_input_of_a_remote_run_is_the_state_at_the_other_server() -> N
         assert "must match the state of FarResearcher:" in refused.error
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("A-170")
 @pytest.mark.slow
 async def test_killed_at_any_commit_a_run_finds_its_input_as_state() -> None:

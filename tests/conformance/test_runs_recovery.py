@@ -46,7 +46,7 @@ from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.timings import Timings
 from sapwood.types import Address
 
-pytestmark = [pytest.mark.storage, pytest.mark.core("temporal")]
+pytestmark = pytest.mark.core("temporal")
 
 SILENCE = 120.0
 
@@ -349,6 +349,7 @@ async def _dead_or(one: Any, bench: Bench, entry: str) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("A-127", "B-33", "CF-113")
 @pytest.mark.slow
 async def test_killed_at_one_commit_or_another_a_turn_with_helpers_ends_as_if_nothing_had_happened() -> None:
@@ -531,6 +532,7 @@ class SlowDriver:
         pass
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("helps", ["method", "turn"])
 async def test_a_run_whose_driver_does_not_say_when_to_go_on_is_not_taken_for_silent(helps: str) -> None:
@@ -589,6 +591,7 @@ async def test_a_run_that_was_asked_for_again_and_stays_silent_is_given_up_again
         assert ((await again_).status, (await again_).reason) == ("interrupted", "no-progress")
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-14", "CF-104")
 @pytest.mark.slow
 async def test_a_run_that_says_something_now_and_then_is_followed_for_any_time() -> None:
@@ -644,6 +647,7 @@ async def test_a_helper_that_never_gets_to_its_feet_costs_only_itself() -> None:
         assert (run.reason, run.still_running) == ("inspect-timeout", True)
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("CF-108")
 @pytest.mark.slow
 async def test_a_helper_that_cannot_be_inspected_is_given_up_with_hook_and_event() -> None:

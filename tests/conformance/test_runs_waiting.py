@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from tests.conformance.test_runs_events import Reader, is_end
 from tests.conformance.worlds import Run
 from tests.machine import patience
@@ -49,7 +48,6 @@ def names_of(events: Sequence[Event]) -> list[str]:
     return [f"{one.path[-1].type} {one.kind}" for one in events if one.kind != "chunk"]
 
 
-@pytest.mark.storage
 async def test_a_question_three_levels_down_is_told_as_waiting_and_its_answer_as_resumed(run: Run) -> None:
     async with asyncio.timeout(patience()), run(WaitHall) as world:
         hall = await world.get_agent(WaitHall, "h")
@@ -142,7 +140,6 @@ async def begun(world: World, gate: asyncio.Event, *, lines: int) -> tuple[Any, 
     return teller, reader
 
 
-@pytest.mark.storage
 async def test_after_a_crash_a_reader_is_told_which_words_are_no_longer_valid(run: Run) -> None:
     async with asyncio.timeout(patience()), run(WaitTeller) as world:
         _, reader = await begun(world, asyncio.Event(), lines=1)

@@ -23,8 +23,6 @@ from sapwood.sandbox import CodeResult, run_code
 from sapwood.storage.engine import CHECKED
 from sapwood.testing import ScriptedModel, World, call, text
 
-pytestmark = pytest.mark.storage
-
 SECOND = timedelta(seconds=1)
 ONE_LEVEL = pytest.mark.parametrize("level", ["process"], indirect=True)
 """For what does not depend on how durable a commit is."""

@@ -748,6 +748,7 @@ async def test_killed_at_any_commit_it_is_asked_once_answered_once_and_goes_on(w
     assert await check_killed(QuizPair, when) > 10
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-39")
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["asking", "answering"])

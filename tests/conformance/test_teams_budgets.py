@@ -277,6 +277,7 @@ async def asked(model: Any) -> int:
     return len(model.asked)
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-4")
 @pytest.mark.slow
 async def test_a_crash_at_any_commit_leaves_sums_that_equal_the_use_of_the_steps_that_ran() -> None:

@@ -154,6 +154,7 @@ async def pipelined(agent: Any) -> None:
         agent.deps.log.append(f"came to {json.dumps([error.step, error.run_id])}")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.promise("B-1")
 async def test_a_crash_at_any_commit_leaves_a_pipeline_that_comes_to_the_same(level: str) -> None:

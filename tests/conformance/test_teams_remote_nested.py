@@ -392,6 +392,7 @@ async def test_a_run_is_told_to_its_end_if_what_is_below_it_cannot_be_read(
         assert "events of nested runs cannot be read" in caplog.text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["near", "far"])
 async def test_killed_at_any_commit_of_either_side_every_event_is_told_once(who: str) -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.machine import patience
@@ -352,9 +353,33 @@ def test_every_example_is_run_here() -> None:
     assert programs == {*SAID, "endless.py", "importing.py"}
 
 
+COSTLY = frozenset(
+    {
+        "blocking.py",
+        "budgets.py",
+        "compatible_model.py",
+        "kitchen.py",
+        "mcp_tools.py",
+        "print_shop.py",
+        "purchase.py",
+        "rate_limit.py",
+        "traced.py",
+        "two_servers.py",
+        "user_limits.py",
+        "weekend.py",
+    }
+)
+"""Programs that start servers or wait, about what other tests show too: they run in `just nightly`."""
+
+
+def costly(name: str) -> Any:
+    """Return the name of a program as a parameter."""
+    return pytest.param(name, marks=pytest.mark.nightly) if name in COSTLY else name
+
+
 @pytest.mark.promise("A-243", "A-244", "A-252")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", [costly(name) for name in SAID])
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     printed = run(EXAMPLES / name, cwd=tmp_path)
 

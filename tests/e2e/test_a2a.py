@@ -167,6 +167,7 @@ async def test_a_task_is_followed_across_kills_and_its_end_is_pushed(site: Site,
     assert receiver.heard == [("t0k", "TASK_STATE_COMPLETED")] * 2
 
 
+@pytest.mark.nightly
 async def test_a_question_three_levels_down_is_answered_after_a_kill_and_paid_once(site: Site) -> None:
     async with site.client("order-agent") as client:
         last: Any = None

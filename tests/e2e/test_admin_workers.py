@@ -185,6 +185,7 @@ def test_the_work_of_both_workers_is_listed_and_acted_on(folder: Path) -> None:
             assert remote.ask(data, "agents", limit=1)["total"] == len(NAMES) - number
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.realtime("the watchdog measures how long real code takes")
 def test_logs_and_slow_methods_are_of_both_workers(folder: Path) -> None:
@@ -213,6 +214,7 @@ def test_logs_and_slow_methods_are_of_both_workers(folder: Path) -> None:
         assert remote.ask(data, "cluster") == {"cluster": None}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_spending_of_both_workers_is_added_up_by_hour(folder: Path) -> None:
     (folder / "app.py").write_text(TALKER)

@@ -29,6 +29,7 @@ app = App(agents=[Box])
 TOLD = r"Stored data cannot be read \(reference [0-9a-f]{8}\)\."
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")], ids=["one process", "two workers"])
 def test_clients_of_a_damaged_tree_are_told_once_and_for_all(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text(APP)

@@ -147,6 +147,7 @@ def text_of(result: Any) -> str:
     return result.content[0].text
 
 
+@pytest.mark.nightly
 async def test_a_task_goes_on_after_the_server_was_killed_in_its_second_step(site: Site) -> None:
     site.allow("river", 0)
     task = await begun(site, "survey", place="river")
@@ -212,6 +213,7 @@ async def test_a_client_that_nobody_knows_is_refused_with_a_challenge(site: Site
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.nightly
 async def test_a_program_on_standard_input_and_output_that_is_killed_goes_on_with_its_tasks(tmp_path: Path) -> None:
     site = Site(None, tmp_path / "done.log")
     options = ["--data", str(tmp_path / "data"), "--header", "Authorization: Bearer ann"]

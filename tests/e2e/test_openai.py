@@ -192,6 +192,7 @@ def test_a_stream_is_cut_by_a_kill_and_goes_on_exactly_where_it_was(tmp_path: Pa
             assert stream.get_final_response().output_text == last.response.output_text
 
 
+@pytest.mark.nightly
 def test_a_background_response_survives_a_kill_and_another_is_cancelled(tmp_path: Path) -> None:
     with site(tmp_path) as one:
         client = one.client()
@@ -223,6 +224,7 @@ def test_a_function_of_the_client_is_called_across_a_kill(tmp_path: Path) -> Non
         assert (second.status, second.output_text) == ("completed", "it is noon")
 
 
+@pytest.mark.nightly
 def test_a_deep_approval_is_given_across_kills_and_nothing_is_done_twice(tmp_path: Path) -> None:
     with site(tmp_path) as one:
         client = one.client()
@@ -354,6 +356,7 @@ def test_the_sequence_of_librechat_across_a_kill(tmp_path: Path) -> None:
         assert {places[said] for said in ("hi", "more", "other", "end")} == {places["hi"]}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
 def test_an_agent_framework_with_tools_of_its_own(tmp_path: Path, kind: Any) -> None:
     asked: list[str] = []
@@ -380,6 +383,7 @@ def test_an_agent_framework_with_tools_of_its_own(tmp_path: Path, kind: Any) -> 
         assert asked == ["here"]
 
 
+@pytest.mark.nightly
 def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving(tmp_path, "serve", "app:app", "--workers", "2") as server:
@@ -396,6 +400,7 @@ def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) 
         client.close()
 
 
+@pytest.mark.nightly
 def test_a_stream_that_is_cut_by_three_kills_is_whole_in_the_end(tmp_path: Path) -> None:
     with site(tmp_path) as one:
         client = one.client()

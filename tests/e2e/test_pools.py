@@ -173,6 +173,7 @@ def test_other_pools_find_everything_and_what_was_due_happens(folder: Path) -> N
     assert counts == [4, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "text"),
     [

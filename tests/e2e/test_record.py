@@ -49,6 +49,7 @@ async def test_a_turn_of_each_provider_becomes_a_test_that_passes(
     assert 'call("look", about="ü🌲", id="c1")' in found["text"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
     shutil.copy(BAKERY, tmp_path)

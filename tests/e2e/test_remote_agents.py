@@ -183,6 +183,7 @@ def status(near: Site, *wanted: str) -> Any:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("A-215")
 def test_a_run_survives_that_either_server_is_killed_and_every_event_comes_once(tmp_path: Path) -> None:
     with sites(tmp_path) as (near, far):

@@ -122,6 +122,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two")
 def test_the_spending_of_the_trees_of_all_workers_is_added_up(folder: Path) -> None:
     for name in BOTH:

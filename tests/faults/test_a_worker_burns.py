@@ -172,6 +172,7 @@ def is_quarantined(folder: Path, name: str) -> bool:
     return {root["address"]: root["status"] for root in roots}[f"Oven:{name}"] == "quarantined"
 
 
+@pytest.mark.nightly
 def test_three_fires_end_in_quarantine_which_a_restart_does_not_end_and_nobody_else_notices(folder: Path) -> None:
     with serving(folder, *TWO) as two:
         calm, hot = apart(two)

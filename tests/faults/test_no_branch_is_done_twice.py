@@ -24,6 +24,7 @@ def test_whatever_ends_a_process_its_teams_do_everything_once_and_come_to_the_sa
         assert {point for point in points_of(level) if not point.endswith(("rename", "remove"))} <= {*result["points"]}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("level", ["process", "disk"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.__name__)
 async def test_killed_at_one_commit_after_the_other_a_fan_out_comes_to_the_same(policy: Plan, level: str) -> None:

@@ -21,6 +21,7 @@ def test_the_clients_see_what_they_should(ours: dict[str, Any]) -> None:
     assert {name: scenario["failures"] for name, scenario in ours.items() if scenario["failures"]} == {}
 
 
+@pytest.mark.nightly
 def test_every_difference_from_the_original_is_in_the_reference(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     rows = table()
 

@@ -61,7 +61,6 @@ FAILED: dict[str, set[str]] = {
 
 class McpServer(Sapwood):
     app = HERE / "mcp_server.py"
-    has_front = True
 
 
 @pytest.fixture(scope="module")

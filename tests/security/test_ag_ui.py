@@ -85,6 +85,7 @@ async def post(one: Served, path: str, body: Any, **headers: str) -> Any:
     return await one.site.http(path, method="POST", body=json.dumps(body).encode(), headers=headers)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_no_odd_value_in_any_field_is_an_error_of_the_server() -> None:
     AttackedPayer.model = ScriptedModel(text("well"), each=True)

@@ -34,6 +34,7 @@ def questions(server: Server, path: str, token: str) -> list[Any]:
     return json.loads(text)["questions"]
 
 
+@pytest.mark.nightly
 def test_only_operators_see_and_answer_through_any_worker(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     command = ("serve", "app:app", "--workers", "2", "--data", "data")

@@ -40,6 +40,7 @@ def test_the_decisions_of_a_tree_are_printed_and_verified(data: Path) -> None:
     assert [one["kind"] for one in agent["decisions"]] == ["approved", "outcome"]
 
 
+@pytest.mark.nightly
 def test_a_decision_that_was_changed_is_noticed(data: Path) -> None:
     (changed,) = [file for file in data.rglob("*.db") if _change(file)]
 

@@ -75,6 +75,7 @@ async def test_databases_and_logs_are_private(tmp_path: Path, umask: int, durabi
     assert wide(tmp_path / "deep") == {}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_backups_and_restored_trees_are_private(tmp_path: Path, umask: int) -> None:
     data, backup = tmp_path / "data", tmp_path / "deeper/backup"

@@ -455,6 +455,7 @@ async def test_in_a_cluster_a_damaged_copy_is_read_again_from_the_log() -> None:
         assert not (tree.folder / MARKS).exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("kind", ["header", "one bit", "truncated to nothing", "deleted", "an older copy"])
