@@ -164,6 +164,7 @@ async def test_a_task_goes_on_after_the_server_was_killed_in_its_second_step(sit
         assert refused.value.code == -32602
 
 
+@pytest.mark.nightly
 async def test_an_approval_three_levels_down_is_answered_after_a_kill_and_paid_once(site: Site) -> None:
     task = await begun(site, "bureau", message="a printer")
     asked = await stands(site, task, lambda one: one["status"] == "input_required")

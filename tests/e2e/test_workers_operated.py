@@ -154,8 +154,9 @@ def test_all_trees_are_backed_up_and_put_back_or_a_single_one(folder: Path) -> N
     assert [call(folder, name, "add", 0) for name in BOTH] == [1, 1]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", [BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("bad", BOTH)
 def test_damage_is_told_and_contained_whichever_worker_has_the_tree(folder: Path, bad: str) -> None:
     data = folder / "sapwood-data"
     with serving(folder, *TWO):

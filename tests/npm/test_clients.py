@@ -30,6 +30,7 @@ def test_every_difference_from_the_original_is_in_the_reference(ours: dict[str, 
     assert {place: pair for place, pair in found.items() if not any(fits(row, place, pair) for row in rows)} == {}
 
 
+@pytest.mark.nightly
 def test_the_reference_tells_of_no_difference_that_is_none(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     found = differences(theirs, ours)
 
