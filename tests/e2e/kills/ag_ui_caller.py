@@ -55,6 +55,16 @@ class Run:
         self.parts, self._next = self.parts + 1, ""
 
 
+def _results(messages: list[Any]) -> set[str]:
+    return {one["toolCallId"] for one in messages if one["role"] == "tool"}
+
+
+def _calls(messages: list[Any]) -> list[str]:
+    """Return the calls of the page's tool in messages."""
+    calls = [call for one in messages for call in one.get("toolCalls", ())]
+    return [call["id"] for call in calls if call["function"]["name"] == LOOK["name"]]
+
+
 class AgUiCaller(Caller):
     """A page with a tool of its own."""
 
@@ -93,18 +103,27 @@ class AgUiCaller(Caller):
         return "It never ends."
 
     def _open_calls(self, frames: list[Any], messages: list[Any]) -> list[str]:
-        """Return the calls of the page's tool that the run leaves open."""
-        done = {one["toolCallId"] for one in messages if one["role"] == "tool"}
-        done |= {one["toolCallId"] for one in frames if one["type"] == "TOOL_CALL_RESULT"}
-        started = [one for one in frames if one["type"] == "TOOL_CALL_START" and one["toolCallName"] == "look"]
-        return [one["toolCallId"] for one in started if one["toolCallId"] not in done]
+        """Return the calls of the page's tool that a run leaves open, as a page that keeps its messages sees them.
+
+        A snapshot replaces them: a call of a request to the model that is sent again after a crash is taken back.
+        """
+        done = _results(messages)
+        calls: dict[str, None] = {}
+        for one in frames:
+            if one["type"] == "MESSAGES_SNAPSHOT":
+                calls = dict.fromkeys(_calls(one["messages"]))
+                done |= _results(one["messages"])
+            elif one["type"] == "TOOL_CALL_START" and one["toolCallName"] == LOOK["name"]:
+                calls[one["toolCallId"]] = None
+            elif one["type"] == "TOOL_CALL_RESULT":
+                done.add(one["toolCallId"])
+        return [id for id in calls if id not in done]
 
     async def _reload(self, operation: str, words: str) -> None:
         """Look at the conversation as a page does that is opened now: nothing is open, and nothing is said twice."""
         frames = await self._run(operation, f"{operation}-c", [], {}, (), path="/connect")
         self.asked(operation, *(one["id"] for one in frames[-1]["outcome"].get("interrupts", [])))
-        messages = [one for frame in frames if frame["type"] == "MESSAGES_SNAPSHOT" for one in frame["messages"]]
-        self.called(operation, *self._open_calls(frames, messages))
+        self.called(operation, *self._open_calls(frames, []))
         if words_of(frames).split() != words.split():
             self.violations.append(f"{operation}: a page that is opened later shows {words_of(frames)!r}")
 

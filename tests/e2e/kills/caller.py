@@ -14,6 +14,9 @@ from tests.e2e.kills.effects import Effects
 PAUSE = 0.02
 """Seconds until a client tries again."""
 RESULTS = ["3 kg", "3 euros"]
+DEATHS = 5
+"""After so many deaths of its process without progress, a turn fails: whatever kills it may be the turn itself."""
+GIVEN_UP = f"without progress; the process ended {DEATHS} times"
 WORDS = " ".join(f"w{number}" for number in range(12))
 
 
@@ -27,6 +30,8 @@ class Counts:
     """Operations that were answered."""
     lost: int = 0
     """Operations whose request was cut before the client had an id of it, in a protocol that cannot repeat it."""
+    given_up: int = 0
+    """Operations that failed because they met with as many kills as the server forgives."""
     cuts: int = 0
     """Connections that broke."""
     effects: int = 0
@@ -68,6 +73,7 @@ class Caller:
         self._questions, self._page_tools = Asked(), Asked()
         self._answered: list[str] = []
         self._lost: list[str] = []
+        """Operations without an answer: lost, or given up."""
 
     async def open(self) -> None:
         """Make what the client keeps for all operations. Override it if there is something."""
@@ -95,11 +101,15 @@ class Caller:
             await self.close()
 
     async def _one(self, operation: str) -> None:
-        self.is_working = True
+        self.is_working, before = True, self.counts.kills
         answer = await self.operate(operation)
         self.is_working = False
         if answer is None:
             self.counts.lost += 1
+            self._lost.append(operation)
+            return
+        if GIVEN_UP in answer and self.counts.kills - before >= DEATHS:
+            self.counts.given_up += 1
             self._lost.append(operation)
             return
         self.counts.operations += 1
@@ -153,7 +163,7 @@ class Caller:
         for operation in self._lost:
             for tool in self.tools:
                 if (calls := effects.calls[operation, tool]) > 1:
-                    self.violations.append(f"{operation}: {calls} calls of {tool} after its request was lost")
+                    self.violations.append(f"{operation}: {calls} calls of {tool} without an answer")
         for operation in (*self._answered, *self._lost):
             self.counts.effects += sum(effects.calls[operation, tool] for tool in (*self.tools, *self.careful))
             for tool in self.careful:

@@ -28,6 +28,8 @@ from sapwood.testing.faults import CountingGate
 FOLDER = Path(os.environ["KILLS_FOLDER"])
 SELF_KILL = SelfKill(FOLDER)
 WORDS = " ".join(f"w{number}" for number in range(12))
+PACE = 0.03
+"""Seconds that a model takes for a word."""
 PAGE_TOOL = "look"
 UNSURE = ("stamp", "bank_stamp", "courier")
 """Tools that are not repeated after a crash, so that their result may be that they were interrupted."""
@@ -69,10 +71,11 @@ class Rehearsed(ChatAgent):
             name, arguments = calls[done]
             arguments = arguments if name in ("clerk", "courier", PAGE_TOOL) else {**arguments, "key": id}
             yield {0: DeltaToolCall(name=name, json_args=_json(arguments), tool_call_id=f"call-{id}")}
+            await asyncio.sleep(PACE)  # a client may have the call before its response ends, and the process may die
             return
         for word in self._said(operation, returned(since)).split(" "):
             yield f"{word} "
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(PACE)
 
     def _said(self, operation: str, results: list[str]) -> str:
         return f"{operation}: {', '.join(results) or 'done'}. {WORDS}"
