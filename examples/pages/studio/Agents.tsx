@@ -20,7 +20,7 @@ const MOST_WATCHED = 300;
 
 let kept: { token: string | null; tree: AgentTree } | null = null;
 
-/** The tree of this tab: whoever comes back from an agent finds it as it was. */
+/** The tree of this tab: it is kept while an agent is shown. */
 function useTree(): AgentTree {
   const token = getToken();
   if (kept?.token !== token) kept = { token, tree: new AgentTree() };

@@ -40,7 +40,7 @@ function Processes() {
 function Slow() {
   const { data, error, reload } = useAnswer<{ rows: SlowRow[]; unanswered: string[] }>("slow", {}, 5000);
   if (!data) return error ? <ErrorNote error={error} onRetry={reload} /> : <Loading />;
-  if (!data.rows.length) return <Nothing title="No method was slow">A method is slow if it computes for a long time without an <code>await</code>: all other agents of its process wait meanwhile.</Nothing>;
+  if (!data.rows.length) return <Nothing title="No method was slow">A method is slow if it computes for a long time without an <code>await</code>: all other agents of its process wait until it ends.</Nothing>;
   return (
     <>
       {error && <ErrorNote error={error} />}

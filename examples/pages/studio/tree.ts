@@ -51,33 +51,32 @@ export class AgentTree {
   /** Load the next page of an agent's children, or of the roots. */
   async load(node: AgentNode): Promise<void> {
     if (node.isLoading || (node.pages.length && node.next === null)) return;
-    node.isLoading = true;
     const after = node.pages.length ? node.next : null;
-    try {
-      const page = await this.page(node, after);
+    await this.take(node, after, (page) => {
       node.pages.push({ after, nodes: page.rows.map((row) => this.adopt(row, node)) });
       node.next = page.next;
-      node.error = null;
-    } catch (error) {
-      node.error = asError(error);
-    }
-    node.isLoading = false;
-    this.arrange();
+    });
   }
 
   /** Load a page again: rows are updated, and new ones inserted. Later pages keep their rows. */
   async refresh(node: AgentNode, at: number): Promise<void> {
     const leaf = node.pages[at];
     if (!leaf || node.isLoading) return;
-    node.isLoading = true;
-    try {
-      const page = await this.page(node, leaf.after);
+    await this.take(node, leaf.after, (page) => {
       const following = node.pages[at + 1];
       if (following) leaf.nodes = this.joined(node, leaf.nodes, page.rows, following.nodes);
       else {
         leaf.nodes = page.rows.map((row) => this.adopt(row, node));
         node.next = page.next;
       }
+    });
+  }
+
+  /** Ask for a page, and let `keep` put it into the node. */
+  private async take(node: AgentNode, after: string | null, keep: (page: Page<AgentRow>) => void): Promise<void> {
+    node.isLoading = true;
+    try {
+      keep(await this.page(node, after));
       node.error = null;
     } catch (error) {
       node.error = asError(error);

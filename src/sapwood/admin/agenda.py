@@ -13,8 +13,9 @@ from sapwood.address import Address
 from sapwood.admin.agent_lookup import AgentLookup, is_there
 from sapwood.admin.cursors import cursor, values_in
 from sapwood.admin.due_agents import DueAgents
-from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Page
+from sapwood.admin.endpoint import LONG_PATIENCE, AdminCall, Answer, Endpoint, Page
 from sapwood.admin.merged import by_page
+from sapwood.admin.unread import Unread
 from sapwood.capabilities.due_work import Agenda
 from sapwood.errors import NotFound, SapwoodError
 from sapwood.kernel.actors.row_ids import row_id
@@ -25,8 +26,6 @@ from sapwood.kernel.trees.tree import Tree
 KINDS = ("schedule", "queued", "fiber")
 """In the order in which they are listed for each agent."""
 READ_AT_ONCE = 100
-LONG_PATIENCE = 60.0
-"""Seconds that another process is given: the first time, it may have to read all its trees."""
 FIBER = "fiber:"
 """How the ids of fibers begin: calls and fibers are numbered apart."""
 Place = tuple[str, str, int]
@@ -60,13 +59,6 @@ class Found(NamedTuple):
             return False
         runs = agenda.fibers.is_running if self.work.kind == "fiber" else agenda.calls.is_running
         return runs(self.work.number)
-
-
-class Unread(NamedTuple):
-    """A tree that cannot be read."""
-
-    root: Address
-    error: SapwoodError
 
 
 class UnfinishedWorks:
@@ -159,7 +151,7 @@ async def _agenda(call: AdminCall, params: AgendaParams) -> Answer:
     has_more = False
     async for found in source:
         if isinstance(found, Unread):
-            unread.append({"address": str(found.root), "error": call.content.text("error", str(found.error))})
+            unread.append(found.shown(call.content))
         elif has_more := len(rows) == params.limit:
             break
         else:

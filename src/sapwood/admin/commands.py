@@ -10,17 +10,15 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from sapwood.admin.admin import MOST_AGENTS
-from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, MaybeAgent, OneAgent, Params
+from sapwood.admin.endpoint import LONG_PATIENCE, AdminCall, Answer, Endpoint, MaybeAgent, OneAgent, Params
 from sapwood.admin.merged import by_address, joined
 from sapwood.admin.spending import DEFAULT_LIMIT, most_expensive
 from sapwood.admin.spending_hours import Hours, added_up, spending_by_hour
 from sapwood.errors import Crashed, Refused, SapwoodError
 from sapwood.kernel.trees.hourly_usage import Dimension
 
-LONG_PATIENCE = 60.0
-"""Seconds that another process is given if it has to read all its trees."""
 SHORT_PATIENCE = 1.0
-"""And how many if it is asked again and again."""
+"""Seconds that another process is given if it is asked again and again."""
 
 
 class Tree(MaybeAgent):

@@ -287,7 +287,7 @@ async def collected(opening: Awaitable[Exchange], patience: float) -> Answer | N
                 while (message := await exchange.receive()) is not None:
                     body += msgspec.msgpack.decode(message, type=dict[str, Any]).get("body", b"")
             finally:
-                exchange.drop()  # otherwise the other node keeps the rest of a long answer for ever
+                exchange.drop()  # otherwise the other node never drops the rest of a long answer
     except (Unavailable, TimeoutError):
         return None
     answer = msgspec.json.decode(body, type=Answer)

@@ -23,6 +23,8 @@ READS = frozenset({None, "look", "content"})
 """Scopes of requests that change nothing."""
 PATIENCE = 3.0
 """Seconds that another process is given to say what it knows; one that is stuck is left out."""
+LONG_PATIENCE = 60.0
+"""And how many if it has to read all its trees, as some have the first time."""
 
 
 class Params(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

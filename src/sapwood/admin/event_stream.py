@@ -135,7 +135,7 @@ async def together(parts: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
                 async for event in part:
                     await queue.put((number, event))
             await queue.put(None)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the stream must not wait for this source for ever
+        except Exception as error:  # noqa: BLE001 - the stream must not wait for this source without end
             await queue.put(error)
 
     tasks: list[Task[None]] = [asyncio.create_task(pump(number, part)) for number, part in enumerate(parts)]

@@ -13,16 +13,15 @@ from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, is_there
 from sapwood.admin.agents import owned
 from sapwood.admin.cursors import cursor, values_in
-from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent, Page
+from sapwood.admin.endpoint import LONG_PATIENCE, AdminCall, Answer, Endpoint, OneAgent, Page
 from sapwood.admin.merged import by_page
 from sapwood.admin.root_names import RootNames
+from sapwood.admin.unread import Unread
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, StoredDataError
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
 
-LONG_PATIENCE = 60.0
-"""Seconds that another process is given: the first time, it may have to read all its trees."""
 Place = tuple[str, str]
 """The agent that asks, and the id of the question."""
 
@@ -35,7 +34,7 @@ async def _questions(call: AdminCall, params: Page) -> Answer:
     has_more = False
     async for found in asked.after(params.address, after):
         if isinstance(found, Unread):
-            unread.append({"address": str(found.root), "error": call.content.text("error", str(found.error))})
+            unread.append(found.shown(call.content))
         elif has_more := len(rows) == params.limit:
             break
         else:
@@ -47,13 +46,6 @@ async def _questions(call: AdminCall, params: Page) -> Answer:
         "unread": unread,
         "unanswered": [],
     }
-
-
-class Unread(msgspec.Struct):
-    """A tree whose questions cannot be read."""
-
-    root: Address
-    error: SapwoodError
 
 
 class Asked:

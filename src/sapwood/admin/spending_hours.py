@@ -10,6 +10,7 @@ from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup
 from sapwood.admin.content import Content
 from sapwood.admin.spending import most_expensive, roots_of
+from sapwood.admin.unread import Unread
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.hourly_usage import DIMENSIONS, Dimension
@@ -44,7 +45,7 @@ async def spending_by_hour(
             if address is not None:
                 raise
             if not isinstance(error, NotFound):  # damaged: the others are shown
-                unread.append({"address": str(root), "error": content.text("error", str(error))})
+                unread.append(Unread(root, error).shown(content))
             continue
         total = Spent()
         for key, units in used:

@@ -209,7 +209,7 @@ class OneCall:
             body = await self._request("tools/call", params, more)
         except (NotSent, SignInNeeded):
             if self._stored is not None:
-                self._stored.put_back(before)  # whoever repeats the work that makes this call may send it
+                self._stored.put_back(before)  # the work that makes this call may be repeated, and then sends it
             raise
         kind = body.get("resultType")
         if kind == "task":
