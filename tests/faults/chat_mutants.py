@@ -48,14 +48,20 @@ def kept_chunks() -> None:
 
 
 def numbers_again() -> None:
-    """The numbers of what is forgotten are used again."""
+    """The numbers of what is forgotten are used again, and so is that of the note which takes it back."""
     forget_from = ChatStream.forget_from
 
     def forget(self: ChatStream, step: int) -> None:
-        forget_from(self, step)
         assert self.active is not None
-        self._seq = self._last(self.active.number) + 1
-        self._turns.set(self.active.number, next_seq=self._seq)
+        number = self.active.number
+        ((first,),) = self._db.execute(
+            "SELECT min(first) FROM sapwood_chunks WHERE stream = ? AND step >= ?", number, step
+        )
+        forget_from(self, step)
+        if first is not None:
+            self._db.execute("DELETE FROM sapwood_chunks WHERE stream = ? AND first >= ?", number, first)
+            self._seq = first
+            self._turns.set(number, next_seq=first)
 
     ChatStream.forget_from = forget
 
