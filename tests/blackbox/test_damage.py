@@ -273,7 +273,7 @@ async def test_an_odd_entry_harms_no_tree_and_no_tool(
     data = base.stopped.copy_to(server.data)
     damage(data, base)
     offline = [
-        run_command("doctor", str(HERE / "app.py"), "--data", str(server.data)),
+        run_command("upgrade-check", str(HERE / "app.py"), "--data", str(server.data)),
         server.command("backup", str(tmp_path / "offline-backup")),
         server.command("tree", "--once"),
     ]
@@ -286,8 +286,8 @@ async def test_an_odd_entry_harms_no_tree_and_no_tool(
     ]
     for ended in [*offline, *online]:
         assert "Traceback" not in ended.stderr
-    doctor, offline_backup, *others = offline
-    assert "the rest fits" in doctor.stdout or doctor.returncode == 0
+    checked, offline_backup, *others = offline
+    assert "the rest fits" in checked.stdout or checked.returncode == 0
     assert "Copied 2 trees" in offline_backup.stdout or offline_backup.returncode == 0
     for ended in (*others, *online):
         assert "Root:good" in ended.stdout or ended.returncode == 0

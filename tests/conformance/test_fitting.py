@@ -19,7 +19,7 @@ from tests.conformance.runtimes import running
 from sapwood import After, Agent, App, Cron, Every, Retry, agent
 from sapwood.address import Address
 from sapwood.capabilities.stored_data_check import unfit
-from sapwood.cli import deployment_check as doctor
+from sapwood.cli import deployment_check
 from sapwood.errors import FolderInUse, UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.kernel.node.data_folder import tree_folder
@@ -408,7 +408,7 @@ def test_the_folder_of_a_process_that_runs_is_refused_with_what_to_do(copy: Path
     lock = FolderLock(copy)
 
     with pytest.raises(UsageError, match=rf"in use by process {os.getpid()}.*sapwood backup COPY --data"):
-        doctor.examine(copy, App(agents=[Post]))
+        deployment_check.examine(copy, App(agents=[Post]))
     lock.release()
 
 
@@ -422,7 +422,7 @@ def test_nobody_may_run_on_a_folder_while_it_is_looked_at(copy: Path) -> None:
 
 def test_a_folder_without_trees_is_no_data_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a data folder"):
-        doctor.examine(tmp_path, App(agents=[Post]))
+        deployment_check.examine(tmp_path, App(agents=[Post]))
 
 
 def change(folder: Path, sql: str) -> None:

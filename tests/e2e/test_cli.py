@@ -449,19 +449,19 @@ def test_dead_letters_can_be_read_without_a_server_and_nobody_tries_to_wake_who_
 
 
 @pytest.mark.nightly
-def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -> None:
+def test_upgrade_check_reads_what_is_stored_before_new_code_goes_live(shop: Path) -> None:
     new = "\n".join(SHOP).replace("def send(self, item: str)", "def send(self, thing: str)")
     (shop / "new.py").write_text(new)
     with serving(shop) as server:
         said_by(shop, "call", "Shop:main", "order", "bread")
         server.wait_for(re.compile(r"is now a dead letter"))
-        in_use = sapwood(shop, "doctor", "new:app")
+        in_use = sapwood(shop, "upgrade-check", "new:app")
         said_by(shop, "backup", "copy")
-        of_copy = sapwood(shop, "doctor", "new:app", "--data", "copy")
+        of_copy = sapwood(shop, "upgrade-check", "new:app", "--data", "copy")
         server.stop()
-    well = sapwood(shop, "doctor", "app:app")
-    ill = sapwood(shop, "doctor", "new:app")
-    report = json.loads(sapwood(shop, "doctor", "new:app", "--json").stdout)
+    well = sapwood(shop, "upgrade-check", "app:app")
+    ill = sapwood(shop, "upgrade-check", "new:app")
+    report = json.loads(sapwood(shop, "upgrade-check", "new:app", "--json").stdout)
 
     assert (in_use.returncode, "sapwood backup COPY" in in_use.stderr) == (1, True)
     assert of_copy.stdout.replace("in copy", "in sapwood-data") == ill.stdout
@@ -496,8 +496,8 @@ def test_the_doctor_reads_what_is_stored_before_new_code_goes_live(shop: Path) -
         (["dead-letters", "--replay", "all"], "need the address of an agent"),
         (["dead-letters", "Lobby:main", "--replay", "1", "--delete", "1"], "--replay and --delete exclude each other"),
         (["dead-letters"], "There is no data folder"),
-        (["doctor", "app:app"], "'sapwood-data' is not a data folder"),
-        (["doctor", "nothing:app"], "The module 'nothing' does not exist"),
+        (["upgrade-check", "app:app"], "'sapwood-data' is not a data folder"),
+        (["upgrade-check", "nothing:app"], "The module 'nothing' does not exist"),
     ],
 )
 def test_a_mistake_is_a_sentence(project: Path, arguments: list[str], sentence: str) -> None:
@@ -534,7 +534,7 @@ def test_mistakes_with_a_running_server_are_sentences_too(project: Path) -> None
             (["sql", "Lobby:main", "SELEC"], "syntax error"),
             (["dead-letters", "Lobby:other"], "Lobby:other does not exist"),
             (["dead-letters", "Lobby:main", "--delete", "7"], "has no dead letter '7'. There are: none."),
-            (["doctor", "app:app"], "is in use by process"),
+            (["upgrade-check", "app:app"], "is in use by process"),
             (["serve", "app:app", "--port", "0"], "is in use by process"),
             (["shell", "app:app"], "is in use by process"),
         ]:

@@ -154,12 +154,12 @@ def test_the_doctor_names_an_odd_entry(data: Path, odd: Odd, capsys: pytest.Capt
 
 
 @odd_entries
-def test_the_doctor_with_an_app_names_an_odd_entry_and_checks_the_rest(
+def test_upgrade_check_names_an_odd_entry_and_checks_the_rest(
     data: Path, odd: Odd, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = odd.make(data)
 
-    code = cli(["doctor", "tests.unit.stored_folder:app", "--data", str(data)])
+    code = cli(["upgrade-check", "tests.unit.stored_folder:app", "--data", str(data)])
 
     said = capsys.readouterr().out
     assert odd.says in next(line for line in said.splitlines() if path.name in line)

@@ -238,8 +238,8 @@ def shell(target: Target, /, *, data: DataOfApp = None) -> None:
 
 
 @cli.command
-def doctor(
-    target: Annotated[str | None, Parameter(help="An app, as for `serve`, to check the stored data against.")] = None,
+def upgrade_check(
+    target: Annotated[str, Parameter(help="The app, as for `serve`, with the new code.")],
     /,
     *,
     as_json: AsJson = False,
@@ -247,22 +247,34 @@ def doctor(
         str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder or a backup. Default: the app's own.")
     ] = None,
 ) -> int:
-    """Check this machine; or, with an app, check that the stored data fits the app.
+    """Check before an upgrade that a new version of an app, and of sapwood, can read all stored data.
+
+    Every problem comes with a remedy. Changes nothing.
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    app = load(target, data).app
+    counts: Counter[str] = Counter()
+    with Console(stderr=True).status(render.CheckProgress(counts)):
+        report = deployment_check.examine(Path(app.settings.data), app, counts)
+    if as_json:
+        say(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+    else:
+        for line in render.report(report, target):
+            console.print(line)
+    return 0 if report.fits else 1
+
+
+@cli.command
+def doctor(
+    *,
+    as_json: AsJson = False,
+    data: Annotated[str | None, Parameter(env_var="SAPWOOD_DATA", help="The data folder or a backup.")] = None,
+) -> int:
+    """Check this machine and the data folder.
 
     Every warning comes with a remedy. Changes nothing.
     """
     console = Console(soft_wrap=True, highlight=False)
-    if target is not None:
-        app = load(target, data).app
-        counts: Counter[str] = Counter()
-        with Console(stderr=True).status(render.DoctorProgress(counts)):
-            report = deployment_check.examine(Path(app.settings.data), app, counts)
-        if as_json:
-            say(json.dumps(asdict(report), indent=2, ensure_ascii=False))
-        else:
-            for line in render.report(report, target):
-                console.print(line)
-        return 0 if report.fits else 1
     found = list(doctors.examine(Path(data or Settings().data)))
     if as_json:
         say(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))

@@ -237,8 +237,8 @@ def _marked(mark: str, text: str, remedy: str | None = None, where: str | None =
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorProgress:
-    """The progress of the doctor, rendered on every refresh."""
+class CheckProgress:
+    """The progress of `upgrade-check`, rendered on every refresh."""
 
     counts: Counter[str]
 
@@ -247,7 +247,7 @@ class DoctorProgress:
 
 
 def report(found: Report, target: str) -> Iterator[Text]:
-    """Return the doctor's report on a data folder as lines. The same problem in many agents is one line."""
+    """Return the report of `upgrade-check` on a data folder as lines. The same problem in many agents is one line."""
     groups: dict[tuple[str, ...], list[Misfit]] = {}
     for one in found.misfits:
         type_ = Address.parse(one.agent).type
