@@ -114,3 +114,7 @@ lock *args:
 # Show what the next entry of the changelog would say.
 changelog-draft:
     towncrier build --draft --version next
+
+# For a release: write the section of the changelog from the fragments in changes/, and remove these.
+changelog version:
+    towncrier build --yes --version "{{version}}"
