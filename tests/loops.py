@@ -13,7 +13,7 @@ from sapwood.testing.loop import VirtualLoop
 
 T = TypeVar("T")
 
-FOLDERS = tuple(Path(__file__).parent / folder for folder in ("unit", "conformance"))
+FOLDERS = tuple(Path(__file__).parent / folder for folder in ("unit", "conformance", "compat"))
 """Whose tests run in virtual time, unless they are marked `realtime`."""
 
 factory: Callable[[], asyncio.AbstractEventLoop] | None = None

@@ -82,6 +82,16 @@ _kept: dict[Path, Storage] = {}
 """What the cluster has of which a data folder has copies: a test may run two apps on one."""
 
 
+def storage_of(data: Path) -> Storage:
+    """Return what the cluster has of which this data folder has copies."""
+    return _kept.setdefault(data, Storage())
+
+
+def put_storage(data: Path, storage: Storage) -> None:
+    """Have a node with this data folder begin with what an earlier cluster left."""
+    _kept[data] = storage
+
+
 class MemoryRuntime:
     """One node that owns everything."""
 
