@@ -96,6 +96,25 @@ async def test_the_messages_of_a_chat_are_read_newest_first_by_pages() -> None:
         assert SECRET in str(whole[1]["message"])
 
 
+async def test_each_message_of_a_transcript_names_its_turn() -> None:
+    async with running(app()) as world:
+        desk, first = await filled(world)
+        (question,) = [one for one in await desk.questions.list() if one.kind == "approval"]
+        await desk.questions.approve(question)
+        await desk.turns.wait(first.id)
+        second = await desk.send("And again.")
+
+        (rows,) = await pages(world, "transcript", address="AdminDesk:main")
+
+        told = [(row["role"], row["turn"]) for row in reversed(rows)]
+        assert told == [
+            ("user", first.id),
+            ("assistant", first.id),
+            ("user", second.id),
+            ("assistant", second.id),
+        ]
+
+
 async def test_the_questions_of_all_trees_are_listed_by_pages() -> None:
     async with running(app()) as world:
         for name in ("b", "a", "c"):

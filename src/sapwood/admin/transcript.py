@@ -19,6 +19,7 @@ async def _transcript(call: AdminCall, params: AgentPage) -> Answer:
             "id": message.id,
             "role": message.role,
             "created_at": message.created_at,
+            "turn": message.turn,
             "message": content.value("message", msgspec.json.decode(message.body)),
         }
         for message in found[: params.limit]

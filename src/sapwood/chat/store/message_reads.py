@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from sapwood.kernel.ports.read_models import StoredMessage, has_table
 from sapwood.storage.database import Database
+
+MOST_TURNS = 16
+"""Turns of one message, such as an answer that was made again, that are read at most."""
 
 
 def stored_messages(database: Database, before: int | None, most: int) -> list[StoredMessage]:
@@ -16,7 +21,24 @@ def stored_messages(database: Database, before: int | None, most: int) -> list[S
         (before,),
         most,
     )
-    return [StoredMessage(*row) for row in rows]
+    turns = _turns(database, [row[1] for row in rows])
+    return [StoredMessage(*row, turns.get(row[1])) for row in rows]
+
+
+def _turns(database: Database, messages: list[str]) -> dict[str, str]:
+    """Return the ids of the turns that wrote these messages, or that answer them. The last of several counts."""
+    if not messages or not has_table(database, "sapwood_turns"):
+        return {}
+    sql = (
+        "WITH ids (id) AS MATERIALIZED (SELECT value FROM json_each(?1)) SELECT id, message, prompt_ids"
+        " FROM sapwood_turns WHERE message IN ids"
+        " OR EXISTS (SELECT 1 FROM json_each(prompt_ids) AS asked WHERE asked.value IN ids) ORDER BY number"
+    )
+    _, rows = database.look(sql, (msgspec.json.encode(messages).decode(),), len(messages) * MOST_TURNS)
+    found: dict[str, str] = {}
+    for turn, answer, asked in rows:
+        found |= dict.fromkeys([answer, *msgspec.json.decode(asked, type=list[str])], turn)
+    return found
 
 
 def message_count(database: Database) -> int:

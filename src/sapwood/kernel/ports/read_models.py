@@ -80,6 +80,8 @@ class StoredMessage(NamedTuple):
     body: str
     """The whole message, as JSON."""
     created_at: float
+    turn: str | None
+    """The id of the turn that wrote it or that it began; `None` if that is not known."""
 
 
 QuestionReader: TypeAlias = Callable[[Database, int], list[dict[str, Any]]]
