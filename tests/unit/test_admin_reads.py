@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from sapwood import Agent, App, ChatAgent, Retry, Turn, agent_tool, tool
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.content import REDACTED
 from sapwood.admin.endpoints import ENDPOINTS
+from sapwood.admin.records import SPANS_AT_ONCE
 from sapwood.errors import InvalidArguments
 from sapwood.testing import ScriptedModel, World, call, running, text
 
@@ -46,6 +49,14 @@ class AdminDesk(ChatAgent[dict[str, Any] | None]):
         self.sql("INSERT INTO notes (text) VALUES (?)", SECRET)
         self.start_fiber("name", self.ask_name)
         self.queues.default.with_retry(Retry(max_attempts=1)).add(self.file, SECRET)
+
+    async def copy_spans(self, count: int) -> None:
+        self._actor.database.execute(
+            "WITH RECURSIVE copies (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies WHERE n < ?)"
+            " INSERT INTO sapwood_spans SELECT number + 1000 + n, parent, work, kind, name, step, attempt, incarnation,"
+            " began_at, first_at, ended_at, status, facts FROM copies, (SELECT * FROM sapwood_spans LIMIT 1)",
+            count,
+        )
 
     async def ask_name(self) -> str:
         return await self.questions.ask(f"What is {SECRET}?", options=[SECRET, "x"])
@@ -198,6 +209,27 @@ async def test_spans_are_selected_by_time_and_by_failure() -> None:
         whole = (await events(world, "spans", **about))[0][1]["spans"]
         after = (await events(world, "spans", **about, after=whole[1]["number"]))[0][1]["spans"]
         assert after == whole[2:]
+
+
+async def test_other_agents_have_their_turn_between_two_parts_of_a_long_timeline() -> None:
+    async with running(app()) as world:
+        desk, _ = await filled(world)
+        await desk.copy_spans(1000)
+        order: list[str] = []
+
+        async def others() -> None:
+            while "end" not in order:
+                order.append("others")
+                await asyncio.sleep(0)
+
+        waiting = asyncio.create_task(others())
+        async for name, data in stream(world, "spans", address="AdminDesk:main"):
+            order.append(name)
+            assert name == "end" or len(data["spans"]) <= SPANS_AT_ONCE
+        await waiting
+
+        assert order.count("spans") > 1000 // SPANS_AT_ONCE
+        assert ("spans", "spans") not in pairwise(order)
 
 
 async def test_what_a_model_was_sent_is_read_by_turn_and_step() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -13,12 +14,13 @@ from sapwood.admin.content import hidden
 from sapwood.admin.cursors import number_in
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint, Event, OneAgent
 from sapwood.admin.event_stream import END
-from sapwood.admin.walk import walk
+from sapwood.admin.walk import Visited, walk
 from sapwood.errors import SapwoodError
 from sapwood.kernel.ports.read_models import Timespan
 from sapwood.storage.database import Database
 
-SPANS_AT_ONCE = 500
+SPANS_AT_ONCE = 200
+"""Spans of an event. Other agents have their turn after each."""
 MOST_SPANS = 20_000
 ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
 """Facts that are names, and no content."""
@@ -49,12 +51,15 @@ async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
             after = 0 if agents else params.after
             agents += 1
             try:
-                for page in _pages(call, one.database, which, after, MOST_SPANS + 1 - told):
-                    has_more = told + len(page) > MOST_SPANS
-                    page = page[: MOST_SPANS - told]
-                    told += len(page)
-                    if page:
-                        yield "spans", _event(call, one.address, one.database, page)
+                async with aclosing(_pages(call, one, which, after)) as pages:
+                    async for page in pages:
+                        has_more = told + len(page) > MOST_SPANS
+                        page = page[: MOST_SPANS - told]
+                        told += len(page)
+                        if page:
+                            yield "spans", _event(call, one.address, one.database, page)
+                        if has_more:
+                            break
             except SapwoodError:
                 if one.address == start:
                     raise  # of the others, those are shown that can be read
@@ -64,14 +69,19 @@ async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
     yield END, {"spans": told, "agents": agents, "more": has_more}
 
 
-def _pages(
-    call: AdminCall, database: Database, which: Timespan, after: int, most: int
-) -> Sequence[list[dict[str, Any]]]:
-    found: list[list[dict[str, Any]]] = []
-    while most > 0 and (page := call.node.read_models.timeline(database, which, after, min(SPANS_AT_ONCE, most))):
-        found.append(page)
-        after, most = page[-1]["number"], most - len(page)
-    return found
+async def _pages(
+    call: AdminCall, one: Visited, which: Timespan, after: int
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yield the spans of one agent by pages. Other agents have their turn between two of them."""
+    while page := call.node.read_models.timeline(one.database, which, after, SPANS_AT_ONCE):
+        yield page
+        if len(page) < SPANS_AT_ONCE:
+            return
+        after = page[-1]["number"]
+        await asyncio.sleep(0)
+        if one.tree.destroyed is not None:
+            return
+        one.tree.slices.commit()
 
 
 def _event(call: AdminCall, address: Address, database: Database, page: list[dict[str, Any]]) -> dict[str, Any]:

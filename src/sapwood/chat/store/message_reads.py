@@ -22,7 +22,7 @@ def stored_messages(database: Database, before: int | None, most: int) -> list[S
         most,
     )
     turns = _turns(database, [row[1] for row in rows])
-    return [StoredMessage(*row, turns.get(row[1])) for row in rows]
+    return [StoredMessage(*row, turn=turns.get(row[1])) for row in rows]
 
 
 def _turns(database: Database, messages: list[str]) -> dict[str, str]:
@@ -37,7 +37,8 @@ def _turns(database: Database, messages: list[str]) -> dict[str, str]:
     _, rows = database.look(sql, (msgspec.json.encode(messages).decode(),), len(messages) * MOST_TURNS)
     found: dict[str, str] = {}
     for turn, answer, asked in rows:
-        found |= dict.fromkeys([answer, *msgspec.json.decode(asked, type=list[str])], turn)
+        for message in (answer, *msgspec.json.decode(asked, type=list[str])):
+            found[message] = turn
     return found
 
 
