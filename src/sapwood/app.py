@@ -22,14 +22,14 @@ from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
-from sapwood.capabilities.unfinished_reads import unfinished_work
+from sapwood.capabilities.unfinished_reads import call_arguments, unfinished_work
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.models.user_ledger import UserLedger
 from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
 from sapwood.chat.store.message_reads import message_count, stored_messages
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
-from sapwood.chat.store.turn_reads import open_turns
+from sapwood.chat.store.turn_reads import open_turns, turn_prompts
 from sapwood.errors import StoredDataError, UsageError
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.marshal.call import current
@@ -43,7 +43,14 @@ from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place,
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
-from sapwood.runs.tables.run_reads import listed_runs, open_questions, stored_decisions, unfinished_runs, whole_question
+from sapwood.runs.tables.run_reads import (
+    listed_runs,
+    open_questions,
+    run_inputs,
+    stored_decisions,
+    unfinished_runs,
+    whole_question,
+)
 from sapwood.runtimes.local import LocalRuntime, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
@@ -82,6 +89,7 @@ READ_MODELS = ReadModels(
     question=whole_question,
     spans=recorded_spans,
     works=recorded_works,
+    inputs=(run_inputs, turn_prompts, call_arguments),
     timeline=timeline,
     incarnations=recorded_incarnations,
     sent_requests=sent_requests,

@@ -56,6 +56,11 @@ class Plant(Agent):
         self.schedule(After(timedelta(0), retry=ONCE), self.fall, "an apple")
 
     @expose
+    async def hang(self) -> None:
+        """Hang up a net: nothing falls on a head from now on."""
+        self.sql("INSERT INTO leaves (color) VALUES ('net')")
+
+    @expose
     async def count(self, to: int) -> int:
         """Return a number after a while."""
         await asyncio.sleep(SLOWLY)
@@ -65,7 +70,8 @@ class Plant(Agent):
         self.sql("UPDATE leaves SET size = size + ?", liters)
 
     async def fall(self, what: str) -> None:
-        raise ValueError(f"{what} fell on a head")
+        if not self.sql("SELECT 1 FROM leaves WHERE color = 'net'"):
+            raise ValueError(f"{what} fell on a head")
 
 
 class Researcher(ChatAgent):

@@ -138,6 +138,54 @@ def test_a_dead_letter_is_deleted(opened: Callable[..., Page], example: StudioSe
     expect(page.get_by_text("There are no dead letters")).to_be_visible()
 
 
+def test_a_replay_says_what_became_of_it(opened: Callable[..., Page], example: StudioServer) -> None:
+    plant = f"Plant:fir-{uuid4().hex[:6]}"
+    example.call(plant, "plan")
+    page = opened("a", plant, "schedules")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Replay").click()
+    dialog.get_by_text("Calls fall() again").wait_for()
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("fall() failed again")
+    expect(dialog.get_by_role("button", name="Close")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    example.call(plant, "hang")
+    page.get_by_role("button", name="Replay").click()
+    dialog.get_by_text("Calls fall() again").wait_for()
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("fall() succeeded")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("group", name="Scheduled and queued work")).to_be_visible()
+    expect(page.get_by_role("button", name="Replay")).to_have_count(0)
+
+
+def test_work_is_called_by_what_it_was_given(opened: Callable[..., Page], desk: str) -> None:
+    page = opened("a", desk, "timeline")
+    page.get_by_role("link", name="How long are rivers?").click()
+
+    expect(page.get_by_role("heading", level=1, name="How long are rivers?")).to_be_visible()
+    expect(page.get_by_role("navigation", name="Agents above")).to_contain_text(desk.replace(":", " "))
+
+
+def test_windows_side_by_side_leave_connections_for_each_other(tabs: Tabs, example: StudioServer) -> None:
+    plant = f"Plant:wide-{uuid4().hex[:6]}"
+    example.call(plant, "grow", ["b1"])
+    example.call(plant, "plan")  # which says something in the log
+    place = example.link(f"/a/{plant.replace(':', '%3A')}/log")
+    pages = [tabs.open(place) for _ in range(8)]  # a browser opens six connections to a server
+    for page in pages:
+        expect(page.get_by_role("link", name="1 child")).to_be_visible()
+    expect(pages[-1].get_by_text("use all connections")).to_be_visible()
+
+    example.call(plant, "grow", ["b2"])
+    for page in pages:
+        expect(page.get_by_role("link", name="2 children")).to_be_visible()
+    for page in pages[:-1]:
+        page.close()
+    expect(pages[-1].get_by_role("log", name="Log")).to_be_visible()
+
+
 def test_an_agent_that_does_not_exist(opened: Callable[..., Page]) -> None:
     page = opened("a", "Plant:never")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +58,18 @@ class AdminDesk(ChatAgent[dict[str, Any] | None]):
             " began_at, first_at, ended_at, status, facts FROM copies, (SELECT * FROM sapwood_spans LIMIT 1)",
             count,
         )
+
+    async def fill_notes(self, number: int) -> None:
+        self.sql(
+            "INSERT INTO notes (id, text) SELECT value, 'n' FROM json_each(?)", str([*range(2, 2 * number + 1, 2)])
+        )
+
+    async def fill_later(self) -> None:
+        retry = Retry(max_attempts=2, initial_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
+        self.queues.default.with_retry(retry).add(self.log_in, "ann", SECRET)
+
+    async def log_in(self, user: str, password: str) -> None:
+        raise ValueError(user)
 
     async def ask_name(self) -> str:
         return await self.questions.ask(f"What is {SECRET}?", options=[SECRET, "x"])
@@ -199,6 +212,23 @@ async def test_the_work_of_an_agent_is_listed_newest_first_and_its_spans_in_orde
         assert below[-1][1]["agents"] == 2
 
 
+async def test_the_work_of_an_agent_says_what_it_was_given() -> None:
+    async with running(app()) as world:
+        desk, turn = await filled(world)
+        await desk.fill_later()
+        await world.settled()
+        (one,) = (await ask(world, "works", address="AdminDesk:main", work=f"run {turn.id}"))["rows"]
+        clerk = (await ask(world, "agents", address="AdminDesk:main"))["rows"][0]["address"]
+        (of_clerk,) = (await ask(world, "works", address=clerk))["rows"]
+        works = (await ask(world, "works", address="AdminDesk:main"))["rows"]
+        (hidden,) = (await ask(world, "works", LOOK, address="AdminDesk:main", work=f"run {turn.id}"))["rows"]
+
+        assert one["input"] == f"Pay it with {SECRET}."
+        assert of_clerk["input"] == f"where is {SECRET}"
+        assert [row["input"] for row in works if row["name"] == "log_in"] == [f'user: "ann", password: "{REDACTED}"']
+        assert hidden["input"] == {"hidden": "string", "length": len(one["input"])}
+
+
 async def test_spans_are_selected_by_time_and_by_failure() -> None:
     async with running(app()) as world:
         await filled(world)
@@ -258,6 +288,17 @@ async def test_the_tables_of_an_agent_are_described() -> None:
             {"name": "text", "type": "TEXT", "not_null": True, "primary_key": 0},
         ]
         assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": []}
+
+
+async def test_the_rows_of_a_large_table_are_estimated() -> None:
+    async with running(app()) as world:
+        desk, _ = await filled(world)
+        await desk.fill_notes(2000)
+
+        told = await ask(world, "schema", LOOK, address="AdminDesk:main")
+
+        rows = {table["name"]: table["rows"] for table in told["tables"] if table["is_own"]}
+        assert rows == {"notes": 4000}
 
 
 async def test_no_answer_has_a_secret_without_the_scope_content() -> None:

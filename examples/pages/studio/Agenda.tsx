@@ -41,7 +41,7 @@ export function Agenda({ address }: { address?: string }) {
     <>
       {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
       {pages.rows.length > 0 && <Table label="Scheduled and queued work" columns={columns} rows={pages.rows} id={(row) => `${row.address} ${row.id}`} />}
-      {pages.first && !pages.rows.length && <Nothing title="Nothing is scheduled">Scheduled calls, queued calls and unfinished fibers appear here.</Nothing>}
+      {pages.first && !pages.rows.length && <Nothing title="No call is scheduled or queued">Scheduled calls, queued calls and unfinished fibers appear here. Turns and runs that are unfinished are in the timelines of their agents.</Nothing>}
       <MoreButton {...pages} />
       <Gaps unanswered={pages.first?.unanswered} unread={pages.first?.unread} />
     </>

@@ -4,7 +4,7 @@ import { lazy, type ReactNode, useState } from "react";
 import { ActButton } from "./Act";
 import { plural, segments } from "./format";
 import { useAnswer, useStream } from "./hooks";
-import { ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
+import { AgentPath, ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
 import { agentLink, go, link, useRoute } from "./route";
 import type { Schema, WatchRow } from "./types";
 
@@ -33,8 +33,8 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   const schema = useAnswer<Schema>("schema", row && row.status !== "gone" ? { address } : null);
   const name = segments(address).at(-1)!;
   const title = <><span className="type">{name.type}</span> {name.name}</>;
-  if (!row) return <><Path address={address} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
-  if (row.status === "gone") return <><Path address={address} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
+  if (!row) return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
+  if (row.status === "gone") return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
   const hasChat = Boolean(schema.data?.tables.some((one) => one.name === "sapwood_messages"));
   const tabs = TABS.filter((one) => one.name !== "chat" || hasChat);
   const shown = tabs.find((one) => one.name === tab) ?? tabs[0];
@@ -43,23 +43,13 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   return (
     <>
       <div className="agent-head">
-        <Path address={address} />
+        <AgentPath above={segments(address).slice(0, -1)} />
         <Title title={title} actions={<Actions row={row} name={name.name} />}><About row={row} /></Title>
       </div>
       {lost && <ErrorNote error={lost} />}
       <Tabs label={`${name.type} ${name.name}`} current={isWaiting ? "" : shown.name} tabs={tabs.map((one) => ({ name: one.name, label: one.label, href: agentLink(address, one.name) }))} />
       {isWaiting ? <Loading /> : <View key={shown.name} address={address} row={row} schema={schema.data} />}
     </>
-  );
-}
-
-function Path({ address }: { address: string }) {
-  const above = segments(address).slice(0, -1);
-  return (
-    <nav className="path" aria-label="Agents above">
-      <a href="#/agents">Agents</a>
-      {above.map((one) => <span key={one.address}> / <a href={agentLink(one.address)}>{one.type} {one.name}</a></span>)}
-    </nav>
   );
 }
 

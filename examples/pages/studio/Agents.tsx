@@ -193,7 +193,7 @@ function Found({ text, status }: { text: string; status: string }) {
             const above = segments(row.address).slice(0, -1);
             return (
               <div key={row.address} id={`line-${at}`} role="treeitem" aria-level={1} aria-selected={at === active} className={`agent-line is-found${at === active ? " is-active" : ""}`} style={style} data-address={row.address}>
-                <span className="agent-cell"><a className="agent-name" href={agentLink(row.address)} tabIndex={-1} title={row.address}>{above.map((one) => <span key={one.address} className="above">{one.name} / </span>)}<span className="type">{row.type}</span> <span className="name">{row.name}</span></a></span>
+                <span className="agent-cell"><a className="agent-name" href={agentLink(row.address)} tabIndex={-1} title={row.address}>{above.map((one) => <span key={one.address} className="above">{one.type} {one.name} / </span>)}<span className="type">{row.type}</span> <span className="name">{row.name}</span></a></span>
                 <Facts row={row} children={changed?.children ?? row.children} />
               </div>
             );

@@ -2,11 +2,12 @@
 
 import { type ReactNode, useMemo, useState } from "react";
 import { dollars, duration, shortTime } from "./format";
-import { useNow } from "./hooks";
+import { useAnswer, useNow } from "./hooks";
 import { AgentName, type Column, ErrorNote, Loading, Nothing, StatusBadge, Table, Title } from "./parts";
 import { link, useRoute } from "./route";
-import { type SpanRow, titleOf } from "./spans";
+import { nameOfWork, type SpanRow, titleOf } from "./spans";
 import { type Timeline, useTimeline } from "./timelines";
+import type { Page, Work } from "./types";
 
 type Side = SpanRow & { took: number };
 type Pair = { key: string; depth: number; a: Side | null; b: Side | null; differs: boolean };
@@ -44,13 +45,18 @@ export default function Compare() {
   );
 }
 
+function useGiven(address: string, work: string): Work | undefined {
+  return useAnswer<Page<Work>>("works", address && work ? { address, work } : null).data?.rows[0];
+}
+
 function Head({ timeline: { root, spans }, address, work, name, now }: { timeline: Timeline; address: string; work: string; name: string; now: number }) {
+  const given = useGiven(address, work);
   const all = spans ? [...spans.agents.values()].flatMap((agent) => agent.spans) : [];
   const cost = all.reduce((sum, one) => sum + Number(one.facts.nanodollars ?? 0), 0);
   return (
     <div>
       <p className="muted">{name}: <AgentName address={address} /></p>
-      {root && <p><a href={link(["t", address, work])}><strong>{titleOf(root)}</strong></a> <StatusBadge status={root.status} /></p>}
+      {root && <p><a href={link(["t", address, work])}><strong>{given ? nameOfWork(given) : titleOf(root)}</strong></a> <StatusBadge status={root.status} /></p>}
       {root && <p className="muted">{shortTime(root.began_at)}, {duration((root.ended_at ?? now) - root.began_at)}, {all.length} records{cost ? `, ${dollars(cost)}` : ""}</p>}
     </div>
   );

@@ -5,6 +5,7 @@ import { plural } from "./format";
 import { useAnswer } from "./hooks";
 import { JsonBox } from "./Json";
 import { AgentName, ErrorNote, Gaps, Loading, Needs, Nothing, Time } from "./parts";
+import { watchReplay } from "./replays";
 import { useSession } from "./session";
 import type { Letter, Unread } from "./types";
 
@@ -27,7 +28,7 @@ function List({ address }: { address?: string }) {
       {!letters.length && <Nothing title="There are no dead letters">A call becomes one when all its retries have failed.</Nothing>}
       {address && letters.length > 1 && new Set(letters.map((one) => one.agent)).size === 1 && (
         <div className="row">
-          <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "replay" }} onDone={reload} />
+          <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "replay" }} watch={() => watchReplay(only.agent, letters.map(({ method }) => method))} onDone={reload} />
           <ActButton label="Delete all" title={`Delete ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "delete" }} isDanger onDone={reload} />
         </div>
       )}
@@ -41,7 +42,7 @@ function List({ address }: { address?: string }) {
             <p className="row-error"><code>{one.code}</code> {one.error}</p>
             <JsonBox label={`Arguments of ${one.method}`} value={one.arguments} open={1} />
             <div className="row">
-              <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "replay" }} onDone={reload} />
+              <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "replay" }} watch={() => watchReplay(one.agent, [one.method])} onDone={reload} />
               <ActButton label="Delete" title={`Delete the dead letter of ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "delete" }} isDanger onDone={reload} />
             </div>
           </li>

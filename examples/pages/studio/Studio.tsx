@@ -3,6 +3,7 @@
 import { type ReactNode, lazy, Suspense, useEffect, useRef, useSyncExternalStore } from "react";
 import { Boundary } from "../design/Boundary";
 import { Mark } from "../design/icons";
+import { ActHost } from "./Act";
 import { useAnswer } from "./hooks";
 import { Branches, Clock, Coin, Pulse, Rack, Tray } from "./icons";
 import { Now } from "./Now";
@@ -86,6 +87,7 @@ function Frame() {
           <Suspense fallback={<Loading what="Loading" />}>{screen ? screen.show() : <Missing what="This page does not exist." />}</Suspense>
         </Boundary>
       </main>
+      <ActHost />
     </div>
   );
 }

@@ -84,16 +84,21 @@ function TableList({ title, tables, chosen, onOpen, isFolded = false }: { title:
   const list = (
     <ul aria-label={title}>
       {tables.map((one) => (
-        <li key={one.name}><button type="button" aria-current={one.name === chosen || undefined} onClick={() => onOpen(one)}><span>{one.name}</span>{one.rows !== null && <span className="muted" title="An upper estimate">{count(one.rows)}</span>}</button></li>
+        <li key={one.name}><button type="button" aria-current={one.name === chosen || undefined} onClick={() => onOpen(one)}><span>{one.name}</span><span className="muted" title={isEstimate(one) ? "At most: rows that were deleted may be counted" : "Rows"}>{rowsOf(one)}</span></button></li>
       ))}
     </ul>
   );
   return isFolded ? <details><summary>{title} ({tables.length})</summary>{list}</details> : <><h2>{title}</h2>{list}</>;
 }
 
+const COUNTED = 2000;
+const isEstimate = ({ rows }: TableInfo) => rows === null || rows > COUNTED;
+/** How many rows a table has: counted by the server up to a number, estimated above it. */
+const rowsOf = ({ rows }: TableInfo) => (rows === null ? `${count(COUNTED)}+` : rows > COUNTED ? `≤ ${count(rows)}` : count(rows));
+
 const Columns = ({ table }: { table: TableInfo }) => (
   <p className="columns" aria-label={`Columns of ${table.name}`} role="note">
-    <strong>{table.name}</strong> {table.columns.map(({ name, type, not_null, primary_key }) => <span key={name} className="column"><code>{name}</code> <span className="muted">{type.toLowerCase()}{primary_key ? ", key" : not_null ? "" : ", null"}</span></span>)}
+    <strong>{table.name}</strong> <span className="muted">{rowsOf(table)} {table.rows === 1 ? "row" : "rows"}</span> {table.columns.map(({ name, type, not_null, primary_key }) => <span key={name} className="column"><code>{name}</code> <span className="muted">{type.toLowerCase()}{primary_key ? ", key" : not_null ? "" : ", null"}</span></span>)}
   </p>
 );
 

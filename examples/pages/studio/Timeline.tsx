@@ -5,12 +5,13 @@ import { Turn } from "../design/icons";
 import { CompareWith } from "./CompareWith";
 import { CopyTest } from "./CopyTest";
 import { clock, count, dollars, duration, plural, segments } from "./format";
-import { useNow } from "./hooks";
-import { AgentName, ErrorNote, Loading, Nothing, StatusBadge, Time } from "./parts";
+import { useAnswer, useNow } from "./hooks";
+import { AgentPath, ErrorNote, Loading, Nothing, StatusBadge, Time } from "./parts";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import { SpanDetail } from "./SpanDetail";
-import { Axis, isBad, isOver, type SpanRow, type TimelineRow, titleOf } from "./spans";
+import { Axis, isBad, isOver, nameOfWork, type SpanRow, type TimelineRow, titleOf } from "./spans";
 import { useTimeline } from "./timelines";
+import type { Page, Work } from "./types";
 import { VirtualList } from "./VirtualList";
 
 const HEIGHT = 30;
@@ -26,6 +27,7 @@ function Loaded({ address, work }: { address: string; work: string }) {
   const { spans, root, isWhole, hasMore, error, reload } = useTimeline(address, work);
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const [chosen, choose] = useState<SpanRow | null>(null);
+  const given = useAnswer<Page<Work>>("works", { address, work }).data?.rows[0];
   const isLive = root !== null && !isOver(root);
   const now = useNow(isLive ? 1000 : null);
   const rows = useMemo(() => spans?.rows(address, work, closed) ?? [], [spans, spans?.count, closed]);
@@ -35,15 +37,14 @@ function Loaded({ address, work }: { address: string; work: string }) {
     if (!next.delete(key)) next.add(key);
     return next;
   });
-  const last = segments(address).at(-1)!;
   return (
     <>
       <div className="agent-head">
-        <nav className="path" aria-label="Agents above"><a href="#/agents">Agents</a> / <a href={agentLink(address)}>{last.type} {last.name}</a> / <a href={agentLink(address, "timeline")}>Timeline</a></nav>
+        <AgentPath above={segments(address)}><a href={agentLink(address, "timeline")}>Timeline</a></AgentPath>
         <div className="title">
           <div className="title-text">
-            <h1>{root ? titleOf(root) : "Timeline"}</h1>
-            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span><span className="muted"><AgentName address={address} /></span></p>}
+            <h1>{given ? nameOfWork(given, 160) : root ? titleOf(root) : "Timeline"}</h1>
+            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span>{given && <span className="muted" title={work}>{root.kind === "turn" ? titleOf(root).replace("Turn", "turn") : root.kind}</span>}</p>}
           </div>
           <div className="actions">
             <label className="check"><input type="checkbox" checked={onlyFailed} onChange={(event) => replaceQuery(["t", address, work], { failed: event.target.checked ? "1" : "" })} /> Only failures</label>
@@ -115,7 +116,7 @@ function Chart({ rows, now, toggle, closed, onChoose }: ChartProps) {
         <span>What</span>
         <div className="ruler" ref={ruler}>
           {axis.ticks().map(({ at, time }) => <span key={time} style={{ left: at }}>{time ? duration(time) : "0"}</span>)}
-          {axis.folds.map((fold) => <span key={fold.from} className="fold-label" style={{ left: fold.at + fold.width / 2 }} title={`Nothing happened for ${duration(fold.to - fold.from)}`}>{duration(fold.to - fold.from)}</span>)}
+          {axis.folds.filter(({ isLabeled }) => isLabeled).map((fold) => <span key={fold.from} className="fold-label" style={{ left: fold.at + fold.width / 2 }} title={`Nothing happened for ${duration(fold.to - fold.from)}`}>{duration(fold.to - fold.from)}</span>)}
         </div>
       </div>
       <div className="timeline-body">

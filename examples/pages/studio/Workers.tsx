@@ -1,7 +1,7 @@
 // The processes of a server, or the nodes of a cluster, with what they use.
 
 import { useEffect, useRef, useState } from "react";
-import { bytes, count, duration } from "./format";
+import { bytes, count, duration, plural } from "./format";
 import { type Column, StatusBadge, Table } from "./parts";
 import type { Top, Worker } from "./types";
 
@@ -27,12 +27,17 @@ function useRates(workers: Worker[]): Rates {
   return rates;
 }
 
-const WAITS: [keyof Worker["waiting"], string][] = [
-  ["due", "due"], ["waking", "waking"], ["disk", "disk"], ["threads", "threads"], ["clients", "clients"], ["workers", "other processes"],
+const BACKLOG: [keyof Worker["waiting"], (number: number) => string][] = [
+  ["due", (number) => `${plural(number, "tree")} with due work`],
+  ["waking", (number) => `${plural(number, "agent")} waking`],
+  ["disk", (number) => `${plural(number, "reply", "replies")} until stored`],
+  ["threads", (number) => `${plural(number, "call")} for a thread`],
+  ["clients", (number) => `${bytes(number)} unread by clients`],
+  ["workers", (number) => `${plural(number, "exchange")} with other processes`],
 ];
 
-function waiting(row: Worker): string {
-  const found = WAITS.filter(([key]) => row.waiting[key]).map(([key, label]) => `${count(row.waiting[key])} ${label}`);
+function backlog(row: Worker): string {
+  const found = BACKLOG.filter(([key]) => row.waiting[key]).map(([key, text]) => text(row.waiting[key]));
   return found.join(", ") || "–";
 }
 
@@ -44,7 +49,7 @@ const COLUMNS: Column<Row>[] = [
   { key: "calls", label: "Calls", align: "end", cell: (row) => count(row.calls) },
   { key: "rate", label: "Calls per second", align: "end", cell: (row) => (row.rate ? Math.max(0, row.rate.calls).toFixed(1) : "…") },
   { key: "sockets", label: "Clients", align: "end", cell: (row) => count(row.sockets) },
-  { key: "waiting", label: "Waiting", cell: waiting },
+  { key: "waiting", label: "Backlog", cell: backlog },
   { key: "uptime", label: "Up for", align: "end", cell: (row) => <>{duration(Math.round(row.uptime))}{row.restarts > 0 && <span className="muted">, {row.restarts} restarts</span>}</> },
 ];
 

@@ -5,18 +5,18 @@ import { duration } from "./format";
 import { useNow, usePages, useRefresh } from "./hooks";
 import { type Column, ErrorNote, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
 import { link } from "./route";
-import type { Span } from "./types";
-import { isOver, titleOf } from "./spans";
+import { isOver, nameOfWork, titleOf } from "./spans";
+import type { Work } from "./types";
 
 const LIMIT = 50;
 const EVERY = 5000;
 
 export default function Works({ address }: TabProps) {
-  const pages = usePages<Span>("works", { address }, LIMIT);
+  const pages = usePages<Work>("works", { address }, LIMIT);
   useRefresh(pages, LIMIT, EVERY);
   const now = useNow(pages.rows.some((row) => !isOver(row)) ? 1000 : null);
-  const columns: Column<Span>[] = [
-    { key: "what", label: "What", grow: true, cell: (row) => <a href={link(["t", address, row.work])}><strong>{titleOf(row)}</strong></a> },
+  const columns: Column<Work>[] = [
+    { key: "what", label: "What", grow: true, cell: (row) => <><a href={link(["t", address, row.work])}><strong>{nameOfWork(row)}</strong></a> <span className="muted" title={row.work}>{kindOf(row)}</span></> },
     { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status} />{row.attempt > 1 && <span className="muted"> attempt {row.attempt}</span>}</> },
     { key: "began", label: "Began", cell: (row) => <Time at={row.began_at} /> },
     { key: "took", label: "Took", align: "end", cell: (row) => (row.ended_at === null && isOver(row) ? "–" : duration((row.ended_at ?? now) - row.began_at)) },
@@ -30,3 +30,6 @@ export default function Works({ address }: TabProps) {
     </>
   );
 }
+
+/** What it is: a turn with its id, as logs and commands name it. */
+const kindOf = (row: Work) => (row.kind === "turn" ? titleOf(row).replace("Turn", "turn") : row.kind);

@@ -2,9 +2,13 @@
 
 import { useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { AdminError, ask, type Event, events } from "./api";
+import { takeSlot } from "./slots";
 import type { Page } from "./types";
 
 const RETRY = 2000;
+/** Streams whose first event has everything: without a place for a stream, that one is read again and again. */
+const WHOLE = ["watch"];
+const BUSY = new AdminError("Other windows of the studio use all connections that the browser opens to this server. This continues when one of them is closed.", "busy", 0);
 
 const onVisible = (tell: () => void) => {
   document.addEventListener("visibilitychange", tell);
@@ -109,18 +113,25 @@ export function useStream(endpoint: string, params: object | null, onEvent: (eve
     const aborter = new AbortController();
     const read = async () => {
       while (!aborter.signal.aborted) {
+        const leave = await takeSlot();
         try {
+          if (!leave && !WHOLE.includes(endpoint)) throw BUSY;
+          if (aborter.signal.aborted) return;
           handlers.current.onOpen?.();
+          let isWhole = false;
           for await (const event of events(endpoint, JSON.parse(key), aborter.signal)) {
             if (aborter.signal.aborted) return;
             setError(null);
             handlers.current.onEvent(event);
+            if ((isWhole = !leave)) break;
           }
-          return;
+          if (!isWhole) return;
         } catch (failure) {
           if (aborter.signal.aborted) return;
           setError(asError(failure));
           if (failure instanceof AdminError && failure.status >= 400 && failure.status < 500) return;
+        } finally {
+          leave?.();
         }
         await new Promise((go) => setTimeout(go, RETRY));
       }

@@ -37,7 +37,7 @@ const NEEDS = /scope '(\w+)'/;
 
 /** An error in words, with what to do about it. */
 export function ErrorNote({ error, onRetry }: { error: AdminError; onRetry?: () => void }) {
-  const isRefused = error.code === "refused";
+  const isRefused = error.code === "refused" || error.code === "busy";
   const scope = NEEDS.exec(error.message)?.[1];
   if (ABSENT.test(error.message)) return <p className="note" role="note">This server does not offer this yet. A later version of sapwood does.</p>;
   return (
@@ -83,9 +83,20 @@ export function AgentName({ address, tab, short = false }: { address: string; ta
   const last = path.at(-1)!;
   return (
     <a className="agent-name" href={agentLink(address, tab)} title={address}>
-      {!short && path.slice(0, -1).map((one) => <span key={one.address} className="above">{one.name} / </span>)}
+      {!short && path.slice(0, -1).map((one) => <span key={one.address} className="above">{one.type} {one.name} / </span>)}
       <span className="type">{last.type}</span> <span className="name">{last.name}</span>
     </a>
+  );
+}
+
+/** The agents above something, from the root, and what else is between. */
+export function AgentPath({ above, children }: { above: ReturnType<typeof segments>; children?: ReactNode }) {
+  return (
+    <nav className="path" aria-label="Agents above">
+      <a href="#/agents">Agents</a>
+      {above.map((one) => <span key={one.address}> / <a href={agentLink(one.address)}>{one.type} {one.name}</a></span>)}
+      {children && <> / {children}</>}
+    </nav>
   );
 }
 

@@ -1,7 +1,7 @@
 // Spans as a tree of rows on one axis: turn, step, tool, wait, and the runs of sub-agents with rows of their own.
 
-import { segments } from "./format";
-import type { Address, Incarnation, Span, SpanBatch } from "./types";
+import { duration, segments } from "./format";
+import type { Address, Incarnation, Span, SpanBatch, Work } from "./types";
 
 export const isOver = ({ status }: Span) => status !== "running" && status !== "waiting";
 export const isBad = ({ status }: Span) => status === "failed" || status === "interrupted";
@@ -11,6 +11,14 @@ export function titleOf(span: Span): string {
   if (span.kind === "turn") return `Turn ${String(span.facts.turn ?? "").replace(/^turn-/, "")}`;
   if (span.kind === "step") return span.step === null || span.step === 0 ? "Summary" : `Step ${span.step}`;
   return span.name;
+}
+
+/** What a turn, run or call was given, shortened; else what it is called. */
+export function nameOfWork(work: Work, most = 80): string {
+  const { input } = work;
+  const text = typeof input === "string" ? (input.length > most ? `${input.slice(0, most).trimEnd()}…` : input) : "";
+  if (!text || work.kind === "fiber") return titleOf(work);
+  return work.kind === "call" ? `${work.name}(${text})` : text;
 }
 
 export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation; isCrash: boolean };
@@ -107,7 +115,7 @@ function gap(address: Address, spans: Span[], before: number, next: Incarnation,
 
 /** A time axis on which long stretches without anything to see are folded. */
 export class Axis {
-  readonly folds: { from: number; to: number; at: number; width: number }[] = [];
+  readonly folds: { from: number; to: number; at: number; width: number; isLabeled: boolean }[] = [];
   readonly from: number;
   readonly to: number;
   private readonly scale: number;
@@ -120,17 +128,20 @@ export class Axis {
     if (this.to - this.from < 0.001) this.to = this.from + 0.001;
     const found = quiet(rows, now, this.from, this.to);
     const seconds = this.to - this.from - found.reduce((sum, one) => sum + one.to - one.from, 0);
-    this.scale = (width - found.length * FOLD) / Math.max(seconds, 0.001);
-    for (const one of found) this.folds.push({ ...one, at: this.x(one.from), width: FOLD });
+    const labels = found.map((one) => Math.max(FOLD, widthOf(duration(one.to - one.from)) + 12));
+    const areLabeled = labels.reduce((sum, one) => sum + one, 0) <= width / 2;
+    const widths = areLabeled ? labels : labels.map(() => Math.min(FOLD, width / 2 / labels.length));
+    this.scale = (width - widths.reduce((sum, one) => sum + one, 0)) / Math.max(seconds, 0.001);
+    found.forEach((one, at) => this.folds.push({ ...one, at: this.x(one.from), width: widths[at], isLabeled: areLabeled }));
   }
 
   /** Where a time is, in pixels. */
   x(time: number): number {
     let folded = 0;
     let shift = 0;
-    for (const { from, to } of this.folds) {
-      if (time >= to) (folded += to - from, shift += FOLD);
-      else if (time > from) return (from - this.from - folded) * this.scale + shift + (FOLD * (time - from)) / (to - from);
+    for (const { from, to, width } of this.folds) {
+      if (time >= to) (folded += to - from, shift += width);
+      else if (time > from) return (from - this.from - folded) * this.scale + shift + (width * (time - from)) / (to - from);
       else break;
     }
     return (time - this.from - folded) * this.scale + shift;
@@ -144,13 +155,17 @@ export class Axis {
     const found: { at: number; time: number }[] = [];
     for (let time = 0; time <= this.to - this.from && found.length < 100; time += step) {
       const at = this.x(this.from + time);
-      if (!this.folds.some((fold) => at > fold.at && at < fold.at + fold.width + 30) && at - (found.at(-1)?.at ?? -apart) >= apart * 0.6) found.push({ at, time });
+      const end = at + widthOf(duration(time)) + 8;
+      const isFree = at === 0 || (end <= this.width && !this.folds.some((fold) => end > fold.at && at < fold.at + fold.width));
+      if (isFree && at - (found.at(-1)?.at ?? -apart) >= apart * 0.6) found.push({ at, time });
     }
     return found;
   }
 }
 
 const FOLD = 34;
+/** About how many pixels a label has, in the small type of the ruler. */
+const widthOf = (text: string) => 6.5 * text.length;
 const LONGER = 5;
 const SHORTEST = 1;
 

@@ -34,6 +34,8 @@ export type Span = {
   number: number; parent: number | null; work: string; kind: "turn" | "step" | "tool" | "wait" | "run" | "call" | "fiber"; name: string; step: number | null;
   attempt: number; incarnation: number; began_at: number; first_at: number | null; ended_at: number | null; status: SpanStatus; facts: Record<string, Json>;
 };
+/** A turn, call, run or fiber, with the beginning of what it was given. */
+export type Work = Span & { input?: Content<string> | null };
 export type Incarnation = { number: number; began_at: number; version: string };
 export type SpanBatch = { address: Address; spans: Span[]; incarnations: Incarnation[] };
 export type ModelRequest = { attempt: number; status: string; url: string; body: string };

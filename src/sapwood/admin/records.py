@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -22,14 +22,28 @@ from sapwood.storage.database import Database
 SPANS_AT_ONCE = 200
 """Spans of an event. Other agents have their turn after each."""
 MOST_SPANS = 20_000
+LONGEST_INPUT = 200
+"""Characters of what work was given."""
 ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
 """Facts that are names, and no content."""
 
 
-async def _works(call: AdminCall, params: AgentPage) -> Answer:
+class Works(AgentPage):
+    work: str | None = None
+
+
+async def _works(call: AdminCall, params: Works) -> Answer:
     _, database = await call.read(Address.parse(params.address))
-    found = call.node.read_models.works(database, number_in(params.after), params.limit + 1)
-    rows = [_shown(call, span) for span in found[: params.limit]]
+    reads = call.node.read_models
+    if params.work is not None:
+        spans = reads.spans(database, params.work, 1)
+        found = [span for span in spans if span["parent"] is None and params.after is None]
+    else:
+        found = reads.works(database, number_in(params.after), params.limit + 1)
+    inputs: dict[str, Any] = {}
+    for read in reads.inputs:
+        inputs |= read(database, [span["work"] for span in found])
+    rows = [_shown(call, span) | {"input": _input(call, inputs.get(span["work"]))} for span in found[: params.limit]]
     return {"rows": rows, "next": str(rows[-1]["number"]) if len(found) > params.limit else None}
 
 
@@ -112,6 +126,21 @@ def _shown(call: AdminCall, span: dict[str, Any]) -> dict[str, Any]:
     return span | {"facts": facts}
 
 
+def _input(call: AdminCall, value: Any) -> Any:
+    """Return what work was given as a short text, or what stands for it."""
+    if value is None or value == {}:
+        return None
+    shown = call.content.value("input", value)
+    if not call.content.is_shown:
+        return shown
+    if isinstance(shown, dict):
+        fields = cast("dict[str, Any]", shown)
+        shown = ", ".join(f"{name}: {msgspec.json.encode(one).decode()}" for name, one in fields.items())
+    text = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_INPUT else text[:LONGEST_INPUT] + "…"
+
+
 class Step(OneAgent):
     turn: str
     step: int
@@ -123,6 +152,6 @@ async def _asked(call: AdminCall, params: Step) -> Answer:
     return {"requests": [one | {"body": call.content.text("request", one["body"])} for one in requests]}
 
 
-WORKS = Endpoint("works", "look", AgentPage, _works)
+WORKS = Endpoint("works", "look", Works, _works)
 SPANS = Endpoint("spans", "look", Spans, stream=_spans)
 ASKED = Endpoint("asked", "content", Step, _asked)

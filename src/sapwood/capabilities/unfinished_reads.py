@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
 from sapwood.capabilities.call_rows import ONCE
 from sapwood.capabilities.fiber_rows import UNTIL_WOKEN
-from sapwood.kernel.ports.read_models import UnfinishedWork, has_table
+from sapwood.kernel.ports.read_models import LONGEST_INPUT, UnfinishedWork, has_table
+from sapwood.kernel.ports.work_id import WorkId
 from sapwood.storage.database import Database
 
 OF_THE_APP = "coalesce(substr(method, 1, 9), '') <> '_sapwood_'"
@@ -15,6 +21,25 @@ WHICH = {"schedule": "queue IS NULL", "queued": "queue IS NOT NULL"}
 def unfinished_work(database: Database, kind: str, after: int, most: int) -> list[UnfinishedWork]:
     """Return at most so many calls or fibers that are not over, in order: those of one kind after a number."""
     return _fibers(database, after, most) if kind == "fiber" else _calls(database, kind, after, most)
+
+
+def call_arguments(database: Database, works: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of stored calls that are not over, by the work of each call."""
+    if not has_table(database, "sapwood_calls"):
+        return {}
+    numbers = {work: WorkId.parse(work).number for work in works if work.startswith("call ")}
+    _, rows = database.look(
+        "SELECT number, arguments FROM sapwood_calls"
+        " WHERE number IN (SELECT value FROM json_each(?1)) AND length(arguments) <= ?2",
+        (msgspec.json.encode([*numbers.values()]).decode(), LONGEST_INPUT),
+        len(works),
+    )
+    found = {number: msgspec.msgpack.decode(arguments) for number, arguments in rows}
+    return {
+        work: msgspec.to_builtins(found[number], str_keys=True, enc_hook=repr)
+        for work, number in numbers.items()
+        if number in found
+    }
 
 
 def _calls(database: Database, kind: str, after: int, most: int) -> list[UnfinishedWork]:

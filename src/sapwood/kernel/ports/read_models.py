@@ -87,6 +87,11 @@ class StoredMessage(NamedTuple):
 QuestionReader: TypeAlias = Callable[[Database, int], list[dict[str, Any]]]
 """Reads at most so many open questions of an agent."""
 
+InputReader: TypeAlias = Callable[[Database, Sequence[str]], dict[str, Any]]
+"""Returns what some of these turns, runs and calls were given, as JSON values by the ids of the work."""
+LONGEST_INPUT = 4000
+"""Characters or bytes of an input; a longer one is not read, or only its beginning if it is a text."""
+
 
 def _none(*_: object) -> Any:
     return None
@@ -141,6 +146,8 @@ class ReadModels:
     """Returns at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
     works: Callable[[Database, int | None, int], list[dict[str, Any]]] = _nothing
     """Returns at most so many turns, calls and fibers with records, the newest first: those before a number."""
+    inputs: Sequence[InputReader] = ()
+    """Each reads what work was given that its package knows."""
     timeline: Callable[[Database, Timespan, int, int], list[dict[str, Any]]] = _nothing
     """Returns at most so many spans of a timespan, in order: those after a number."""
     incarnations: Callable[[Database], list[tuple[int, float, str]]] = _nothing

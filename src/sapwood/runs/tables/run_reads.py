@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sapwood.kernel.ports.read_models import ListedRun, UnfinishedRun, has_table
+from sapwood.kernel.ports.read_models import LONGEST_INPUT, ListedRun, UnfinishedRun, has_table
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.tables.question import Question
 from sapwood.runs.tables.work_column import stored_work
@@ -37,6 +38,20 @@ def unfinished_runs(database: Database, turn: str | None, most: int) -> list[Unf
         most,
     )
     return [UnfinishedRun(*row) for row in rows]
+
+
+def run_inputs(database: Database, works: Sequence[str]) -> dict[str, Any]:
+    """Return what an agent was given by those that use it, by the work of each run."""
+    if not has_table(database, "sapwood_served_runs"):
+        return {}
+    ids = {work.removeprefix(prefix): work for work in works if work.startswith(prefix := str(WorkId.run("")))}
+    _, rows = database.look(
+        "SELECT id, input FROM sapwood_served_runs"
+        " WHERE id IN (SELECT value FROM json_each(?1)) AND length(input) <= ?2",
+        (msgspec.json.encode([*ids]).decode(), LONGEST_INPUT),
+        len(works),
+    )
+    return {ids[id]: msgspec.json.decode(input) for id, input in rows}
 
 
 def open_questions(database: Database, most: int) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-import{X as e,v as t}from"./page.js";import{t as n}from"./SpendingTables.js";var r=e();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(t,{title:`Spending`}),(0,r.jsx)(n,{})]})}export{i as default};
+import{_ as e,lt as t}from"./parts.js";import{t as n}from"./SpendingTables.js";var r=t();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(e,{title:`Spending`}),(0,r.jsx)(n,{})]})}export{i as default};
