@@ -20,6 +20,7 @@ from sapwood.capabilities.connections import AppSpeeches, Connections
 from sapwood.capabilities.due_work import begin_due, when_started
 from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.file_copies import TreeFileCopies
+from sapwood.capabilities.file_reads import file_totals, stored_files
 from sapwood.capabilities.redaction import Redact, Redaction
 from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
 from sapwood.capabilities.unfinished_reads import call_arguments, unfinished_work
@@ -84,6 +85,8 @@ READ_MODELS = ReadModels(
     open_turns=open_turns,
     messages=stored_messages,
     message_count=message_count,
+    files=stored_files,
+    file_totals=file_totals,
     decisions=stored_decisions,
     questions=(unanswered_tool_calls, open_questions),
     question=whole_question,

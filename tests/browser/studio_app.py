@@ -61,6 +61,11 @@ class Plant(Agent):
         self.sql("INSERT INTO leaves (color) VALUES ('net')")
 
     @expose
+    async def press(self, name: str, text: str) -> None:
+        """Store a file."""
+        await self.files.put(text.encode(), name=name, media_type="text/plain")
+
+    @expose
     async def count(self, to: int) -> int:
         """Return a number after a while."""
         await asyncio.sleep(SLOWLY)

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.looking import Gallery
 from tests.browser.studio import StudioServer
 from tests.browser.tabs import Tabs
+from websockets.sync.client import connect
 
 EXAMPLE = "studio"
 
@@ -166,6 +167,24 @@ def test_work_is_called_by_what_it_was_given(opened: Callable[..., Page], desk: 
 
     expect(page.get_by_role("heading", level=1, name="How long are rivers?")).to_be_visible()
     expect(page.get_by_role("navigation", name="Agents above")).to_contain_text(desk.replace(":", " "))
+
+
+def test_files_and_connections(opened: Callable[..., Page], example: StudioServer, gallery: Gallery) -> None:
+    plant = f"Plant:lime-{uuid4().hex[:6]}"
+    example.call(plant, "press", "<i>leaf.txt", "green")
+    page = opened("a", plant, "files")
+    files = page.get_by_role("group", name="Files")
+    expect(files.get_by_role("row", name="<i>leaf.txt")).to_contain_text("5 B")
+    gallery.pictures(page, "studio-files")
+
+    page.get_by_role("link", name="Connections").click()
+    expect(page.get_by_text("No client is connected")).to_be_visible()
+    with connect(f"{example.url.replace('http', 'ws')}/agents/plant/{plant.partition(':')[2]}?_pk=<b>me</b>"):
+        connections = page.get_by_role("group", name="Connections")
+        expect(connections.get_by_role("row", name="<b>me</b>")).to_contain_text("WebSocket")
+        expect(page.get_by_text("1 client", exact=True)).to_be_visible()
+        gallery.pictures(page, "studio-connections")
+    expect(page.get_by_text("No client is connected")).to_be_visible()
 
 
 def test_windows_side_by_side_leave_connections_for_each_other(tabs: Tabs, example: StudioServer) -> None:

@@ -15,7 +15,7 @@ from tests.browser.tabs import Tabs
 EXAMPLE = "studio"
 SCREENS = ("/agents", "/inbox", "/schedules", "/schedules?show=dead", "/spending")
 OF_THE_SERVER = ("/", "/machines", "/machines?show=slow", "/machines?show=cluster", "/machines?show=log")
-OF_AN_AGENT = ("chat", "timeline", "state", "tables", "schedules", "runs", "spending", "log")
+OF_AN_AGENT = ("chat", "timeline", "state", "tables", "schedules", "runs", "files", "spending", "connections", "log")
 
 
 def test_a_token_that_may_look_sees_no_content_and_no_buttons(

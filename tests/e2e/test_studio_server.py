@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.command import PATIENCE, Server, serving
@@ -60,3 +62,46 @@ def test_a_studio_in_production_refuses_foreign_pages(tmp_path: Path) -> None:
             socket.recv(PATIENCE)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4403
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_clients_of_an_agent_are_listed_by_pages(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with serving(tmp_path, "serve", "app:app") as server:
+        token = json.loads((tmp_path / "sapwood-data/operator.json").read_text())["token"]
+        url = f"ws://127.0.0.1:{server.port}/agents/box/a"
+
+        def ask(**params: object) -> dict[str, Any]:
+            body = json.dumps({"address": "Box:a", **params})
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            connection.request("POST", "/_sapwood/connections", body, {"authorization": f"Bearer {token}"})
+            answer = json.loads(connection.getresponse().read())
+            connection.close()
+            return answer
+
+        with connect(f"{url}?_pk=one", user_agent_header="test/1") as first, connect(f"{url}?_pk=two") as second:
+            assert first.recv(PATIENCE)
+            assert second.recv(PATIENCE)
+            stream = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            stream.request("GET", "/agents/box/a/events", headers={"user-agent": "test/2"})
+            stream.getresponse()
+
+            rows = ask()["rows"]
+            page, begin = ask(limit=1), time.time()
+            rest = ask(after=page["next"], limit=2)
+
+            kinds = ["websocket", "websocket", "events"]
+            assert [row["protocol"] for row in rows] == kinds
+            assert [row["id"] for row in rows] == ["one", "two", None]
+            assert {row["user"] for row in rows} == {"ann"}
+            assert (rows[0]["client"], rows[2]["client"]) == ("test/1", "test/2")
+            assert all(begin - PATIENCE < row["since"] <= begin for row in rows)
+            assert [row["number"] for row in (*page["rows"], *rest["rows"])] == [row["number"] for row in rows]
+            assert (page["total"], rest["next"]) == (3, None)
+            stream.close()
+
+        end = time.monotonic() + PATIENCE
+        while ask()["rows"]:
+            assert time.monotonic() < end
+            time.sleep(0.02)

@@ -58,6 +58,8 @@ class AdminDesk(ChatAgent[dict[str, Any] | None]):
             " began_at, first_at, ended_at, status, facts FROM copies, (SELECT * FROM sapwood_spans LIMIT 1)",
             count,
         )
+    async def store(self, name: str, text: str) -> None:
+        await self.files.put(text.encode(), name=name, media_type="text/plain")
 
     async def fill_notes(self, number: int) -> None:
         self.sql(
@@ -288,6 +290,24 @@ async def test_the_tables_of_an_agent_are_described() -> None:
             {"name": "text", "type": "TEXT", "not_null": True, "primary_key": 0},
         ]
         assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": []}
+
+
+async def test_the_files_of_an_agent_are_listed_newest_first() -> None:
+    async with running(app()) as world:
+        desk, _ = await filled(world)
+        await desk.store("a.txt", "first")
+        await desk.store(SECRET, "second" * 100_000)
+        await world.restart()
+
+        newest, oldest = await pages(world, "files", address="AdminDesk:main", limit=1)
+        told = await ask(world, "files", LOOK, address="AdminDesk:main")
+
+        assert [one["name"] for one in (*newest, *oldest)] == [SECRET, "a.txt"]
+        assert (newest[0]["size"], newest[0]["place"], oldest[0]["place"]) == (600_000, "folder", "database")
+        assert oldest[0]["used_by"] == ["code"]
+        assert (told["total"], told["bytes"], told["uploads"]) == (2, 600_005, 0)
+        assert told["rows"][0]["name"] == {"hidden": "string", "length": len(SECRET)}
+        assert (await ask(world, "connections", LOOK, address="AdminDesk:main"))["rows"] == []
 
 
 async def test_the_rows_of_a_large_table_are_estimated() -> None:

@@ -17,7 +17,9 @@ const TABS: { name: string; label: string; view: React.ComponentType<TabProps> }
   { name: "tables", label: "Tables", view: lazy(() => import("./Tables")) },
   { name: "schedules", label: "Schedules", view: lazy(() => import("./AgentAgenda")) },
   { name: "runs", label: "Runs", view: lazy(() => import("./Runs")) },
+  { name: "files", label: "Files", view: lazy(() => import("./Files")) },
   { name: "spending", label: "Spending", view: lazy(() => import("./AgentSpending")) },
+  { name: "connections", label: "Connections", view: lazy(() => import("./Connections")) },
   { name: "log", label: "Log", view: lazy(() => import("./AgentLog")) },
 ];
 

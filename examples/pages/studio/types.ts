@@ -45,6 +45,11 @@ export type TableInfo = {
   indexes: { name: string; unique: boolean; columns: string[] }[];
 };
 export type Schema = { bytes: number; tables: TableInfo[] };
+export type FileRow = { digest: string; name: Content<string> | null; media_type: string; size: number; created_at: number; place: "database" | "folder" | "archive"; used_by: string[] };
+export type ConnectionRow = {
+  number: number; protocol: "websocket" | "events"; id: Content<string> | null; user: Content<string> | null; since: number; path: Content<string> | null; client: Content<string> | null;
+  tags: Content<string>[]; sent: number | null; unread_bytes: number | null; readonly: boolean; watch_only: boolean;
+};
 export type SqlResult = { columns: string[]; rows: Json[][]; more: boolean };
 export type MethodInfo = { name: string; description: string; parameters: Record<string, Json>; returns: Json; streams: boolean };
 export type Spent = { requests: number; input_tokens: number; output_tokens: number; nanodollars: number; unpriced: number };

@@ -10,7 +10,9 @@ from sapwood.admin.agents import AGENTS
 from sapwood.admin.cancellation import CANCEL_RUN, CANCEL_TURN
 from sapwood.admin.cluster import CLUSTER
 from sapwood.admin.commands import COMMANDS
+from sapwood.admin.connections import CONNECTIONS
 from sapwood.admin.endpoint import Endpoint
+from sapwood.admin.files import FILES
 from sapwood.admin.find import FIND
 from sapwood.admin.logs import LOGS
 from sapwood.admin.questions import ANSWER, QUESTIONS
@@ -40,6 +42,8 @@ ALL: tuple[Endpoint[Any], ...] = (
     ASKED,
     RECORD,
     SCHEMA,
+    FILES,
+    CONNECTIONS,
     SLOW,
     LOGS,
     CLUSTER,

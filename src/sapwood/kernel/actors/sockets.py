@@ -54,6 +54,7 @@ class Socket:
     """One client's socket."""
 
     __slots__ = (
+        "added_at",
         "address",
         "headers",
         "hears_close",
@@ -66,6 +67,7 @@ class Socket:
         "is_watch_only",
         "kind",
         "note",
+        "number",
         "path",
         "query",
         "reading",
@@ -104,6 +106,10 @@ class Socket:
         self.tags: tuple[str, ...] = ()
         self.note = b""
         """What the agent remembers of it, as JSON."""
+        self.number = 0
+        """Counts the sockets of the node, in the order in which they were added."""
+        self.added_at = 0.0
+        """When it was added, by the clock of the event loop."""
         self.is_open = True
         self.is_orphan = False
         """Whether its agent no longer exists: no agent is notified when the connection closes."""
@@ -185,6 +191,7 @@ class Sockets:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._added = 0
         self._came: dict[int, float] = {}
         """The shards that came from another node just now, and until when sockets may follow."""
         self._absent: dict[Address, tuple[Absent, Absent]] = {}
@@ -199,6 +206,8 @@ class Sockets:
         tree = self._trees.setdefault(socket.address.root, {})
         tree.setdefault(socket.address, {})[socket] = None
         self.count += 1
+        self._added += 1
+        socket.number, socket.added_at = self._added, self._now()
 
     def remove(self, socket: Socket) -> None:
         """Forget a socket; one that is not known does no harm."""
@@ -283,6 +292,10 @@ class Sockets:
 
     def number_of(self, address: Address) -> int:
         return len(self._trees.get(address.root, {}).get(address, ()))
+
+    def age(self, socket: Socket) -> float:
+        """Return for how many seconds a socket has been connected to this node."""
+        return self._now() - socket.added_at
 
     def within(self, address: Address) -> Iterator[Socket]:
         """Yield the sockets of an agent and of all agents below it."""

@@ -84,6 +84,21 @@ class StoredMessage(NamedTuple):
     """The id of the turn that wrote it or that it began; `None` if that is not known."""
 
 
+class StoredFile(NamedTuple):
+    """A file of an agent."""
+
+    number: int
+    digest: str
+    name: str | None
+    media_type: str
+    size: int
+    created_at: float
+    place: str
+    """`database`, `folder` or `archive`."""
+    used_by: str
+    """Who needs it, separated by spaces: `code`, `upload`, `messages`."""
+
+
 QuestionReader: TypeAlias = Callable[[Database, int], list[dict[str, Any]]]
 """Reads at most so many open questions of an agent."""
 
@@ -109,6 +124,10 @@ class Timespan(NamedTuple):
 
 def _zero(*_: object) -> int:
     return 0
+
+
+def _no_files(*_: object) -> tuple[int, int, int]:
+    return 0, 0, 0
 
 
 def _nothing(*_: object) -> list[Any]:
@@ -137,6 +156,10 @@ class ReadModels:
     """Returns at most so many messages, the newest first: those before a position."""
     message_count: Callable[[Database], int] = _zero
     """Counts the messages."""
+    files: Callable[[Database, int | None, int], list[StoredFile]] = _nothing
+    """Returns at most so many files, the newest first: those before a number."""
+    file_totals: Callable[[Database], tuple[int, int, int]] = _no_files
+    """Returns the number of files, their size, and the number of uploads that are not complete."""
     decisions: Callable[[Database, int], list[dict[str, Any]] | None] = _none
     """Returns at most so many decisions about tool calls, in order; `None` if there was never one."""
     questions: Sequence[QuestionReader] = ()
