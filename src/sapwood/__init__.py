@@ -99,7 +99,14 @@ def _place_of(name: str) -> str | None:
     """Return the module that a public name is in."""
     from importlib import import_module
 
-    for place in ("sapwood.auth", "sapwood.types", "sapwood.errors", "sapwood.protocols", "sapwood.testing"):
+    for place in (
+        "sapwood.auth",
+        "sapwood.types",
+        "sapwood.errors",
+        "sapwood.protocols",
+        "sapwood.studio",
+        "sapwood.testing",
+    ):
         try:
             module = import_module(place)
         except ImportError:  # its extra is not installed

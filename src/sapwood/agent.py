@@ -25,6 +25,7 @@ from sapwood.capabilities.relatives import Family
 from sapwood.capabilities.schedules import Schedule, Schedules
 from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
+from sapwood.capabilities.studio_tabs import StudioTab
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_class import AgentClass, learn
@@ -76,13 +77,12 @@ When = After | At | Every | Cron
 class Agent(AgentInternals, Generic[S]):
     """A durable agent. Subclass it and add async methods.
 
-    Each named instance is one addressable actor with its own SQLite database. It starts on
-    first use, sleeps when idle, and survives crashes. All writes between two awaits are
-    committed together. No result or message leaves the agent before its writes are durable.
+    Each named instance is one addressable actor with its own SQLite database. It starts on first use, sleeps when
+    idle, and survives crashes. All writes between two awaits are committed together. No result or message leaves the
+    agent before its writes are durable.
 
-    Write `Agent[State]` to give it a state. Set `initial_state`, `state_version`,
-    `migrations` and `limits` as class attributes. Do not define `__init__`: initialize
-    in-memory attributes in `on_start`.
+    Write `Agent[State]` to give it a state. Set `initial_state`, `state_version`, `migrations` and `limits` as class
+    attributes. Do not define `__init__`: initialize in-memory attributes in `on_start`.
     """
 
     initial_state: S = cast(Any, None)
@@ -109,6 +109,8 @@ class Agent(AgentInternals, Generic[S]):
     """How long to keep the records of turns, model requests, tool calls, runs and fibers. `None` writes no records."""
     accept_files: ClassVar[Mapping[str, int]] = {}
     """What clients may upload: the maximum size in bytes by media type, such as `{"image/*": 5_000_000}`."""
+    studio_tabs: ClassVar[Sequence[StudioTab]] = ()
+    """Tabs that agents of this class have in the studio, beside its own."""
 
     deps: Any
     """The value of `App(deps=…)`. Annotate it in your class to narrow its type; the app checks it at startup."""
@@ -297,8 +299,7 @@ class Agent(AgentInternals, Generic[S]):
         """Run a long SELECT in a thread, on the data as it was when the query started. Without a timeout.
 
         It sees every write before the call and none after its start: it may have to wait for an earlier query or a
-        backup. The agent answers calls and writes during the query.
-        A statement that writes raises `ForbiddenSql`: use `sql`.
+        backup. The agent answers calls and writes during the query. A write raises `ForbiddenSql`: use `sql`.
         """
         self._actor.user_database()
         return await self._actor.host.offload.read_sql(self._actor, query, named or arguments)
@@ -343,8 +344,7 @@ class Agent(AgentInternals, Generic[S]):
     ) -> R:
         """Run a function once and store its result. When the work is repeated, return the stored result.
 
-        Call it in a fiber, or in a method that was scheduled or queued. Pass `StepOptions` for
-        retries and a timeout.
+        Call it in a fiber, or in a method that was scheduled or queued. Pass `StepOptions` for retries and a timeout.
         """
         return cast(R, await self._actor.of(Steps).run(name, function, args, kwargs))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from sapwood.capabilities.media_types import check_accepted
 from sapwood.capabilities.spans import check_record_retention
+from sapwood.capabilities.studio_tabs import check_studio_tabs
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.marshal.agent_class import check_type_id
@@ -37,7 +38,7 @@ HOOKS = frozenset(
 SETTINGS = frozenset(
     {"initial_state", "state_version", "migrations", "limits", "deps"}
     | {"create_from_url", "expose_runs", "send_identity", "input_as_state", "max_concurrent_runs", "run_retention"}
-    | {"record_retention", "accept_files"}
+    | {"record_retention", "accept_files", "studio_tabs"}
 )
 """The class attributes that a subclass may set."""
 SHOWN = frozenset({"subscribe"})
@@ -98,6 +99,7 @@ def check_class(cls: type[AgentBase]) -> None:
     check_retention(cls.__name__, getattr(cls, "run_retention", KEEP_ALL))
     check_record_retention(cls.__name__, getattr(cls, "record_retention", None))
     check_accepted(cls.__name__, getattr(cls, "accept_files", {}))
+    check_studio_tabs(cls, base)
     limits = getattr(cls, "limits", None)
     if limits is not None and not isinstance(limits, Limits):
         raise UsageError(f"{cls.__name__}.limits must be Limits(…), got a {type(limits).__name__}.")

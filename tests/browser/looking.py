@@ -25,6 +25,7 @@ IN_THE_DOCS = (
         "studio-agents-wide-light",
         "studio-chat-wide-light",
         "studio-inbox-narrow-dark",
+        "studio-tab-wide-light",
     ),
 )
 """Taken by calm tests. They differ a little on every machine, so only who asks gets new ones: `just pictures`."""

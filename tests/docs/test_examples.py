@@ -217,6 +217,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "ann, expired token: 401",
         ],
     ),
+    "studio_tab.py": (["degrees: 17"], ["degrees: 18"]),
     "support_desk.py": (
         ["asked: book_refund {'order': 'A-99', 'euros': 25}", "ann reads: The refund was handled: 25 euros for A-99"],
         ["asked: book_refund {'order': 'A-99', 'euros': 25}", "ann reads: The refund was handled: 25 euros for A-99"],
@@ -363,6 +364,7 @@ COSTLY = frozenset(
         "print_shop.py",
         "purchase.py",
         "rate_limit.py",
+        "studio_tab.py",
         "traced.py",
         "two_servers.py",
         "user_limits.py",

@@ -17,6 +17,7 @@ import sapwood.drivers.temporal
 import sapwood.protocols
 import sapwood.remote
 import sapwood.sandbox
+import sapwood.studio
 import sapwood.testing
 import sapwood.types
 from sapwood import errors
@@ -127,6 +128,9 @@ REMOTE_NAMES = [
 
 PROTOCOL_NAMES = ["A2a", "A2aAgent", "A2aMessage", "A2aPart", "Adapter", "AgUi", "Exchange", "Mcp", "OpenAi", "Place"]
 """What `sapwood.protocols` exports."""
+
+STUDIO_NAMES = ["StudioTab"]
+"""What `sapwood.studio` exports."""
 
 DRIVER_NAMES = ["TemporalDriver"]
 """What `sapwood.drivers.temporal` exports."""
@@ -241,6 +245,7 @@ def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.remote.__all__) == sorted(REMOTE_NAMES)
     assert sorted(sapwood.drivers.temporal.__all__) == sorted(DRIVER_NAMES)
     assert sorted(sapwood.protocols.__all__) == sorted(PROTOCOL_NAMES)
+    assert sorted(sapwood.studio.__all__) == sorted(STUDIO_NAMES)
     assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
 
@@ -252,6 +257,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.remote")) == sorted(REMOTE_NAMES)
     assert last_names(shown.pop("sapwood.drivers.temporal")) == sorted(DRIVER_NAMES)
     assert last_names(shown.pop("sapwood.protocols")) == sorted(PROTOCOL_NAMES)
+    assert last_names(shown.pop("sapwood.studio")) == sorted(STUDIO_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
     assert set(last_names(shown.pop("sapwood.errors"))) <= {cls.__name__ for cls in kinds_of_error()}.difference(
         PUBLIC_NAMES
@@ -299,6 +305,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported |= {name: getattr(sapwood.remote, name) for name in REMOTE_NAMES}
     exported |= {name: getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES}
     exported |= {name: getattr(sapwood.protocols, name) for name in PROTOCOL_NAMES}
+    exported |= {name: getattr(sapwood.studio, name) for name in STUDIO_NAMES}
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
 
@@ -317,6 +324,7 @@ def test_everything_public_has_a_docstring() -> None:
     named += [getattr(sapwood.remote, name) for name in REMOTE_NAMES if name != "RemoteEvent"]
     named += [getattr(sapwood.drivers.temporal, name) for name in DRIVER_NAMES]
     named += [getattr(sapwood.protocols, name) for name in PROTOCOL_NAMES]
+    named += [getattr(sapwood.studio, name) for name in STUDIO_NAMES]
     named += [getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES]
     own = [
         (owner, name, value)

@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,9 +17,11 @@ from sapwood.admin.access import SCOPES, Access, Scope
 from sapwood.admin.door import AdminDoor
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.tokens import FILE, TokenKey
+from sapwood.studio import StudioTab
 from sapwood.testing import World, running
 from sapwood.types import Address
 
+PAGE = Path(__file__).parents[2] / "examples/studio_tab.html"
 OWNER = "the-token-of-the-folder"
 FIELDS: dict[str, Any] = {
     "address": "AdminGuarded:a",
@@ -26,6 +29,7 @@ FIELDS: dict[str, Any] = {
     "text": "a",
     "sql": "SELECT 1",
     "method": "hello",
+    "tab": "Guarded",
     "id": "1",
     "answer": "deny",
     "do": "cancel",
@@ -39,11 +43,14 @@ ENDLESS = {"watch", "logs"}
 NEEDS = [
     ({"sql": "DELETE FROM x", "write": True}, "sql", {"sql", "write"}),
     ({"replay": "all"}, "dead-letters", {"content", "act"}),
+    ({"tab": "Guarded", "method": "hello"}, "tab-call", {"act", "call"}),
 ]
 
 
 class AdminGuarded(Agent):
     """Has a note."""
+
+    studio_tabs = (StudioTab("Guarded", PAGE, methods=("hello",), scope="call"),)
 
     async def hello(self) -> str:
         return "hello"

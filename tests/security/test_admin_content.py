@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -25,9 +26,11 @@ from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.log_ring import LogRing
 from sapwood.admin.tokens import TokenKey
 from sapwood.kernel.actors.watchdog import RecentSlice, SlowSlice
+from sapwood.studio import StudioTab
 from sapwood.testing import ScriptedModel, World, call, running, text
 from sapwood.types import Address
 
+PAGE = Path(__file__).parents[2] / "examples/studio_tab.html"
 SECRET = "hunter2-planted"
 OTHER = "neighbour-of-ann"
 """The name of a tree, and of a child, that a limited token must not see."""
@@ -52,6 +55,7 @@ class SecretDesk(ChatAgent[dict[str, Any] | None]):
     initial_state = None
     is_broken = False
     tools = (agent_tool(SecretClerk),)
+    studio_tabs = (StudioTab("Notes", PAGE, methods=("read", "file")),)
     model = ScriptedModel(
         call("secret_clerk", id="c1", message=f"where is {SECRET}"),
         call("pay", id="k1", word=SECRET),
@@ -87,6 +91,9 @@ class SecretDesk(ChatAgent[dict[str, Any] | None]):
 
     async def file(self, what: str) -> None:
         raise ValueError(what)
+
+    async def read(self) -> str:
+        return f"It is {SECRET}."
 
     async def grow(self, name: str) -> None:
         await (await self.sub_agent(SecretDesk, name)).fill()
@@ -167,6 +174,8 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("spending", {"by": ["hour", "user"]}),
         ("sql", {**about, "sql": "SELECT * FROM notes"}),
         ("call", {**about, "method": "file", "arguments": [SECRET]}),
+        ("tab-call", {**about, "tab": "Notes", "method": "read"}),
+        ("tab-call", {**about, "tab": "Notes", "method": "file", "arguments": [SECRET]}),
         ("backup", {**about, "folder": str(world.data / "copy")}),
         ("restore", {**about, "folder": "/nowhere"}),
         ("cancel-run", {**about, "run": run["id"], "preview": True}),
@@ -215,7 +224,7 @@ async def test_the_table_has_every_endpoint_and_what_is_planted_is_found() -> No
         seen = {what for what, _, _ in shown(found, SECRET)}
         assert seen >= {
             *("agenda", "answer", "call", "dead-letters", "logs", "questions", "record", "slow", "spans"),
-            *("sql", "state", "transcript"),
+            *("sql", "state", "tab-call", "transcript"),
         }
 
 
@@ -227,7 +236,9 @@ async def test_no_answer_has_a_secret_without_the_scope_content(scope: Scope) ->
         found = [(what, params, *await answer(world, client, what, may, **params)) for what, params in requests]
 
         assert shown(found, SECRET) == []
-        assert {status for *_, status, _ in found} <= {200, 400, 403, 404}
+        failed = {status for what, _, status, _ in found if what == "tab-call"}
+        assert {status for *_, status, _ in found} - failed <= {200, 400, 403, 404}
+        assert failed == ({200, 500} if scope == "act" else {403})
 
 
 async def test_no_act_repeats_the_error_of_an_agent_without_the_scope_content() -> None:

@@ -23,11 +23,14 @@ from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.event_stream import together
 from sapwood.admin.tokens import TokenKey
 from sapwood.errors import Unavailable
+from sapwood.studio import StudioTab
 from sapwood.testing import World
 
 
 class AdminFar(Agent):
     """Runs at the other node."""
+
+    studio_tabs = (StudioTab("Far", Path(__file__).parents[2] / "examples/studio_tab.html", methods=("hello",)),)
 
     async def hello(self) -> str:
         return "hello"
@@ -105,6 +108,14 @@ async def test_a_stream_of_another_node_ends_with_its_token(monkeypatch: pytest.
             told = (await asking).text
         assert "secret" not in told
         assert "The token is not valid any more" in told
+
+
+async def test_a_tab_calls_its_agent_at_another_node() -> None:
+    async with doors() as (_, client):
+        body = {"address": "AdminFar:a", "tab": "Far", "method": "hello"}
+        answer = await client.post("/tab-call", json=body, headers={"authorization": "Bearer token"})
+
+        assert answer.json() == {"result": "hello"}
 
 
 async def test_a_watched_agent_that_moves_to_another_node_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.machine import patience
 
 import sapwood
-from sapwood import auth, client, remote, sandbox, testing, types
+from sapwood import auth, client, remote, sandbox, studio, testing, types
 
-MODULES = (sapwood, auth, client, remote, sandbox, testing, types)
+MODULES = (sapwood, auth, client, remote, sandbox, studio, testing, types)
 
 
 def test_sapwood_exports_at_most_40_names() -> None:
@@ -36,6 +36,7 @@ def test_a_name_is_exported_by_one_module() -> None:
         ("UsageError", "sapwood.errors"),
         ("A2aAgent", "sapwood.protocols"),
         ("ScriptedModel", "sapwood.testing"),
+        ("StudioTab", "sapwood.studio"),
     ],
 )
 def test_importing_a_name_of_another_module_names_that_module(name: str, module: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
+from sapwood.errors import UsageError
+from sapwood.kernel.node.node import Node
 from sapwood.studio.door import PAGE, StudioDoor
 
 FIRST_LOAD = 110_000
@@ -18,9 +20,13 @@ ALL = 300_000
 SENT = (".html", ".js", ".css")
 
 
+def no_node() -> Node:
+    raise UsageError("The app is not running.")
+
+
 @pytest.fixture
 def client() -> TestClient:
-    door = StudioDoor(PlainTextResponse("the app"), ("studio.example",))
+    door = StudioDoor(PlainTextResponse("the app"), ("studio.example",), no_node)
     return TestClient(door, base_url="http://127.0.0.1:8000", follow_redirects=False)
 
 
@@ -91,7 +97,7 @@ def test_pages_of_another_host_do_not_reach_the_admin_api(
 
 
 def test_the_host_is_not_checked_if_the_server_is_insecure() -> None:
-    door = StudioDoor(PlainTextResponse("the app"), (), checks_host=False)
+    door = StudioDoor(PlainTextResponse("the app"), (), no_node, checks_host=False)
 
     assert TestClient(door).get("/studio/", headers={"host": "tunnel.example"}).status_code == 200
 
@@ -106,7 +112,7 @@ async def test_sockets_and_the_lifespan_are_the_apps(type: str) -> None:
     async def unused(*_: Any) -> Any:
         raise AssertionError
 
-    await StudioDoor(app, ())({"type": type, "path": "/studio/"}, unused, unused)
+    await StudioDoor(app, (), no_node)({"type": type, "path": "/studio/"}, unused, unused)
 
     assert seen == [type]
 

@@ -6,11 +6,13 @@ import { plural, segments } from "./format";
 import { useAnswer, useStream } from "./hooks";
 import { AgentPath, ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
 import { agentLink, go, link, useRoute } from "./route";
+import { useSession } from "./session";
 import type { Schema, WatchRow } from "./types";
 
-export type TabProps = { address: string; row: WatchRow; schema: Schema | null };
+export type TabProps = { address: string; row: WatchRow; schema: Schema | null; number?: number };
+type Tab = { name: string; label: string; view: React.ComponentType<TabProps>; number?: number };
 
-const TABS: { name: string; label: string; view: React.ComponentType<TabProps> }[] = [
+const TABS: Tab[] = [
   { name: "chat", label: "Chat", view: lazy(() => import("./Chat")) },
   { name: "timeline", label: "Timeline", view: lazy(() => import("./Works")) },
   { name: "state", label: "State", view: lazy(() => import("./State")) },
@@ -22,6 +24,7 @@ const TABS: { name: string; label: string; view: React.ComponentType<TabProps> }
   { name: "connections", label: "Connections", view: lazy(() => import("./Connections")) },
   { name: "log", label: "Log", view: lazy(() => import("./AgentLog")) },
 ];
+const AuthorTab = lazy(() => import("./AuthorTab"));
 
 export default function Agent() {
   const { path } = useRoute();
@@ -33,12 +36,14 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   const [row, setRow] = useState<WatchRow | null>(null);
   const lost = useStream("watch", { addresses: [address] }, ({ data }) => setRow(data.rows[0]));
   const schema = useAnswer<Schema>("schema", row && row.status !== "gone" ? { address } : null);
+  const session = useSession();
   const name = segments(address).at(-1)!;
   const title = <><span className="type">{name.type}</span> {name.name}</>;
   if (!row) return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
   if (row.status === "gone") return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
   const hasChat = Boolean(schema.data?.tables.some((one) => one.name === "sapwood_messages"));
-  const tabs = TABS.filter((one) => one.name !== "chat" || hasChat);
+  const added = (session.tabs[name.type] ?? []).map((one, number): Tab => ({ name: `tab-${number}`, label: one.title, view: AuthorTab, number }));
+  const tabs = [...TABS.filter((one) => one.name !== "chat" || hasChat), ...added];
   const shown = tabs.find((one) => one.name === tab) ?? tabs[0];
   const View = shown.view;
   const isWaiting = !tab && !schema.data && !schema.error;
@@ -50,7 +55,7 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
       </div>
       {lost && <ErrorNote error={lost} />}
       <Tabs label={`${name.type} ${name.name}`} current={isWaiting ? "" : shown.name} tabs={tabs.map((one) => ({ name: one.name, label: one.label, href: agentLink(address, one.name) }))} />
-      {isWaiting ? <Loading /> : <View key={shown.name} address={address} row={row} schema={schema.data} />}
+      {isWaiting ? <Loading /> : <View key={shown.name} address={address} row={row} schema={schema.data} number={shown.number} />}
     </>
   );
 }

@@ -8,7 +8,8 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export type Unread = { address: Address; error: string };
 export type Page<Row> = { rows: Row[]; next: string | null; total?: number; unread?: Unread[]; unanswered?: string[] };
 
-export type Session = { name: string; scopes: string[]; below: Address | null; expires_at: number | null; version: string; roots: string[]; authentication: string | null };
+export type Session = { name: string; scopes: string[]; below: Address | null; expires_at: number | null; version: string; roots: string[]; authentication: string | null; tabs: Record<string, AuthorTabInfo[]> };
+export type AuthorTabInfo = { title: string; methods: string[]; scope: string | null };
 export type AgentRow = {
   address: Address; type: string; name: string; status: Status; calls: number; sockets: number; children: number | null;
   created_at: number | null; asks: number | null; dead: number; last_error: Content<string> | null;

@@ -144,6 +144,7 @@ class AdminDoor:
             endpoint = ENDPOINTS[what]
             params = endpoint.converted(asked)
             endpoint.check(params, access)
+            endpoint.check_class(self._node(), params, access)
             return await self._do(endpoint, params, access)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,6 +164,7 @@ class AdminDoor:
         params = endpoint.converted(body)
         received.is_act = endpoint.is_act(params)
         endpoint.check(params, access)
+        endpoint.check_class(self._node(), params, access)
         await self._node().shared(Operate).check(access.name, what, addresses_of(params))
         self._record(received, None)
         far = self._node().far

@@ -104,6 +104,8 @@ class Endpoint(Generic[P]):
     """Joins what the nodes answer that share the trees; `None` if a request without an address is for one node."""
     more: Callable[[P], Scope | None] = lambda _: None
     """Returns another scope that these parameters need."""
+    of_class: Callable[[Node, P], Scope | None] = lambda _, __: None
+    """Returns another scope that the class of the agent demands for these parameters."""
     patience: float = PATIENCE
     is_of_any_node: bool = False
     """Whether any node answers, whichever has the agent."""
@@ -127,6 +129,11 @@ class Endpoint(Generic[P]):
     def is_act(self, params: P) -> bool:
         """Return whether a request changes something."""
         return not getattr(params, "preview", False) and not {self.scope, self.more(params)} <= READS
+
+    def check_class(self, node: Node, params: P, access: Access) -> None:
+        """Raise `Refused` if an access lacks the scope that the class of the agent demands."""
+        if (scope := self.of_class(node, params)) is not None:
+            access.check(scope, self.name)
 
     def check(self, params: P, access: Access) -> None:
         """Raise `Refused` unless an access allows these parameters. A token limited to an agent is about that agent."""

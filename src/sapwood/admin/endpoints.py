@@ -22,6 +22,7 @@ from sapwood.admin.runs import RUNS
 from sapwood.admin.schema import SCHEMA
 from sapwood.admin.session import SESSION
 from sapwood.admin.slow import SLOW
+from sapwood.admin.studio_tabs import TAB_CALL
 from sapwood.admin.transcript import TRANSCRIPT
 from sapwood.admin.turn_tests import RECORD
 from sapwood.admin.watch import WATCH
@@ -51,6 +52,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     CANCEL_TURN,
     RESTART,
     DESTROY,
+    TAB_CALL,
     *COMMANDS,
 )
 ENDPOINTS: dict[str, Endpoint[Any]] = {one.name: one for one in ALL}

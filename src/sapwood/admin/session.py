@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from sapwood.admin.access import SCOPES
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Params
+from sapwood.admin.studio_tabs import listed_tabs
 
 
 async def _session(call: AdminCall, _: Params) -> Answer:
@@ -18,6 +19,7 @@ async def _session(call: AdminCall, _: Params) -> Answer:
         "version": version("sapwood"),
         "roots": [root.type for root in node.roots],
         "authentication": node.authentication,
+        "tabs": listed_tabs(node),
     }
 
 

@@ -212,7 +212,7 @@ def _serve(
     app = loaded.app
     door: ASGI = AdminDoor(loaded.asgi, lambda: app.node, token)
     if options.dev or options.studio:
-        door = StudioDoor(door, app.settings.allowed_hosts, checks_host=not options.insecure)
+        door = StudioDoor(door, app.settings.allowed_hosts, lambda: app.node, checks_host=not options.insecure)
     if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
         door = HostCheck(door, app.settings.allowed_hosts)
     server: uvicorn.Server | None = None

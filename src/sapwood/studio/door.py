@@ -7,12 +7,15 @@ fragment of its URL or is given by the user, and never sends anywhere else.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from sapwood.kernel.node.node import Node
+from sapwood.studio.tab_pages import TABS, TabPages, below
 from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
 from sapwood.web.pages import Pages
 
@@ -25,7 +28,6 @@ POLICY = (
     "base-uri 'none'; require-trusted-types-for 'script'"
 )
 HEADERS = {
-    "content-security-policy": POLICY,
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "cross-origin-opener-policy": "same-origin",
@@ -40,11 +42,14 @@ class StudioDoor:
     possible with an IP address.
     """
 
-    def __init__(self, app: ASGI, hosts: tuple[str, ...], *, checks_host: bool = True) -> None:
+    def __init__(
+        self, app: ASGI, hosts: tuple[str, ...], node: Callable[[], Node], *, checks_host: bool = True
+    ) -> None:
         self._app = app
         self._checks_host = checks_host
         self._hosts = frozenset(host.lower() for host in hosts)
         self._pages = Pages(str(PAGE))
+        self._tabs = TabPages(node)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope.get("path", ""))
@@ -57,7 +62,8 @@ class StudioDoor:
         if response is None:
             await self._app(scope, receive, send)
             return
-        response.headers.update(HEADERS)
+        for name, value in _headers(scope).items():
+            response.headers.setdefault(name, value)
         await response(scope, receive, send)
 
     def _refused(self, scope: Scope) -> Response | None:
@@ -69,6 +75,8 @@ class StudioDoor:
     async def _answer(self, scope: Scope, path: str) -> Response:
         if path == PATH:
             return RedirectResponse(f"{scope.get('root_path', '')}{PATH}/")
+        if path.startswith(f"{PATH}{TABS}"):
+            return await self._tabs.answer(scope, PATH)
         return await self._pages.answer({**scope, "root_path": f"{scope.get('root_path', '')}{PATH}"})
 
     def _is_known(self, host: str) -> bool:
@@ -77,6 +85,12 @@ class StudioDoor:
         except ValueError:
             return False
         return name == "localhost" or name.endswith(".localhost") or name in self._hosts or _is_ip_address(name)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of the studio's own pages. Frames show tabs, and nothing else."""
+    frames = f"frame-src {below(scope, PATH)}"
+    return {**HEADERS, "content-security-policy": f"{POLICY}, {frames}"}
 
 
 def _is_from_browser(headers: Headers) -> bool:

@@ -1,1 +1,1 @@
-import{_ as e,lt as t}from"./parts.js";import{t as n}from"./SpendingTables.js";var r=t();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(e,{title:`Spending`}),(0,r.jsx)(n,{})]})}export{i as default};
+import{b as e}from"./page.js";import{t}from"./SpendingTables.js";import{T as n}from"./format.js";var r=n();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(e,{title:`Spending`}),(0,r.jsx)(t,{})]})}export{i as default};
