@@ -58,6 +58,7 @@ class AdminDesk(ChatAgent[dict[str, Any] | None]):
             " began_at, first_at, ended_at, status, facts FROM copies, (SELECT * FROM sapwood_spans LIMIT 1)",
             count,
         )
+
     async def store(self, name: str, text: str) -> None:
         await self.files.put(text.encode(), name=name, media_type="text/plain")
 
