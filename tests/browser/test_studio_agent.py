@@ -123,6 +123,17 @@ def test_state_tables_runs_and_spending(
     expect(page.get_by_role("group", name="By model and class")).to_contain_text("scripted Researcher")
     gallery.pictures(page, "studio-spending")
 
+    page.get_by_label("Time").select_option("Last 24 hours")
+    expect(page.get_by_role("img", name="Tokens by hour")).to_be_visible()
+    expect(page.get_by_role("group", name="By model").get_by_role("row")).to_have_count(2)
+    page.get_by_label("Group").select_option("By class")
+    expect(page.get_by_role("group", name="By class").get_by_role("row", name="Researcher")).to_be_visible()
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("group", name="Tokens by hour").get_by_role("row")).to_have_count(2)
+    gallery.pictures(page, "studio-spending-hours")
+    page.get_by_label("Group").select_option("By user")
+    expect(page.get_by_role("group", name="By user").get_by_role("row", name="operator")).to_be_visible()
+
 
 def test_a_dead_letter_is_deleted(opened: Callable[..., Page], example: StudioServer, gallery: Gallery) -> None:
     plant = f"Plant:pine-{uuid4().hex[:6]}"
