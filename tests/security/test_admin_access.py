@@ -43,6 +43,7 @@ ENDLESS = {"watch", "logs"}
 NEEDS = [
     ({"sql": "DELETE FROM x", "write": True}, "sql", {"sql", "write"}),
     ({"replay": "all"}, "dead-letters", {"content", "act"}),
+    ({"id": "1", "do": "replay", "method": "hello"}, "act", {"act", "call"}),
     ({"tab": "Guarded", "method": "hello"}, "tab-call", {"act", "call"}),
 ]
 

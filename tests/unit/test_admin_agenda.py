@@ -13,7 +13,7 @@ from tests.unit.admin_requests import LOOK, ask, pages
 
 from sapwood import After, Agent, App, ChatAgent, Every, NotFound, Retry, agent, tool
 from sapwood.admin.access import Access, Scope
-from sapwood.errors import InvalidArguments, StoredDataError
+from sapwood.errors import InvalidArguments, SignatureChanged, StoredDataError
 from sapwood.testing import ScriptedModel, World, call, running, text
 from sapwood.types import Address, Fiber
 
@@ -340,6 +340,34 @@ async def test_dead_letters_are_called_again_or_deleted() -> None:
         assert (await ask(world, "act", address=ROOT, id="all", do="delete"))["done"] == 2
         assert (await ask(world, "dead-letters"))["letters"] == []
         assert CALLS == ["send lost"]
+
+
+async def test_a_dead_letter_is_replayed_under_the_new_name_of_its_method() -> None:
+    async with running(app()) as world:
+        agent = await world.get_agent(AdminPlanner, "main")
+        await agent.lose()
+        await world.settled()
+        (letter,) = (await ask(world, "dead-letters"))["letters"]
+        one: dict[str, Any] = {"address": ROOT, "id": letter["id"], "do": "replay"}
+
+        told = await ask(world, "act", **one, method="remind", preview=True)
+        assert told["effect"] == "Calls remind() with the arguments of send()."
+        for wrong, error in (
+            ("nothing", SignatureChanged),
+            ("plan", SignatureChanged),  # it takes no arguments
+            ("destroy", InvalidArguments),
+            ("_sapwood_sweep_runs", InvalidArguments),
+        ):
+            with pytest.raises(error):
+                await ask(world, "act", **one, method=wrong)
+        with pytest.raises(InvalidArguments, match="for `replay` only"):
+            await ask(world, "act", **one | {"do": "delete"}, method="remind")
+        assert (await ask(world, "dead-letters"))["letters"] == [letter]
+
+        assert (await ask(world, "act", **one, method="remind"))["done"] == 1
+        await world.settled()
+        assert CALLS == ["remind lost"]
+        assert (await ask(world, "dead-letters"))["letters"] == []
 
 
 async def test_work_is_found_while_the_index_of_alarms_is_made_again() -> None:

@@ -20,6 +20,7 @@ from sapwood.kernel.actors.actor import Actor
 class ActParams(OneAgent):
     id: str
     do: Literal["fire", "cancel", "retry", "replay", "delete"]
+    method: str | None = None
     preview: bool = False
 
 
@@ -34,6 +35,8 @@ class Act:
 async def _act(call: AdminCall, params: ActParams) -> Answer:
     if params.do in ("replay", "delete"):
         return await _with_letters(call, params)
+    if params.method is not None:
+        raise InvalidArguments("`method` is for `replay` only.")
     address = Address.parse(params.address)
     found = await UnfinishedWorks(call.node).find(address, params.id)
     act = {"fire": _fire, "cancel": _cancel, "retry": _retry}[params.do](found)
@@ -92,15 +95,23 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
         what = "no dead letters" if params.id == ALL else f"no dead letter {params.id!r}"
         raise NotFound(f"{where} has {what}.", path=where.segments)
     what = f"{meant[0]['method']}()" if len(meant) == 1 else f"{len(meant)} dead letters"
-    if params.do == "replay":
+    if params.method is not None and params.do != "replay":
+        raise InvalidArguments("`method` is for `replay` only.")
+    if params.method is not None:
+        effect = f"Calls {params.method}() with the arguments of {what}."
+    elif params.do == "replay":
         effect = f"Calls {what} again, with the same arguments."
     else:
         effect = f"Deletes the dead letter of {what}." if len(meant) == 1 else f"Deletes {what}."
     if params.preview:
         return {"done": 0, "effect": effect}
-    replay_or_delete = call.admin.dead_letters.replay if params.do == "replay" else call.admin.dead_letters.delete
+    stored = call.admin.dead_letters
     with call.content.of_failures():
-        return {"done": await replay_or_delete(params.address, params.id), "effect": effect}
+        if params.do == "replay":
+            done = await stored.replay(params.address, params.id, method=params.method)
+        else:
+            done = await stored.delete(params.address, params.id)
+        return {"done": done, "effect": effect}
 
 
-ACT = Endpoint("act", "act", ActParams, _act)
+ACT = Endpoint("act", "act", ActParams, _act, more=lambda params: "call" if params.method is not None else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, iso_time
+from sapwood.capabilities.due_work import Agenda
 from sapwood.errors import NotFound, SapwoodError, UsageError
 from sapwood.kernel.actors.row_ids import row_id
 from sapwood.kernel.marshal.agent_class import resolve
@@ -73,15 +74,18 @@ class AdminDeadLetters:
             "unread": unread,
         }
 
-    async def replay(self, address: str, id: str, *, below: bool = False) -> int:
-        """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
-        return await self._with_letters(address, id, below, "replay")
+    async def replay(self, address: str, id: str, *, below: bool = False, method: str | None = None) -> int:
+        """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many.
+
+        With `method`, call that one, with the same arguments: the method that was called may have another name now.
+        """
+        return await self._with_letters(address, id, below, lambda agenda, letter: agenda.replay(letter, method))
 
     async def delete(self, address: str, id: str, *, below: bool = False) -> int:
         """Forget what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
-        return await self._with_letters(address, id, below, "delete")
+        return await self._with_letters(address, id, below, Agenda.forget_dead_letter)
 
-    async def _with_letters(self, address: str, id: str, below: bool, act: str) -> int:
+    async def _with_letters(self, address: str, id: str, below: bool, act: Callable[[Agenda, str], bool]) -> int:
         letters = (await self.list(address, below=below))["letters"]
         meant = [letter for letter in letters if id in (ALL, letter["id"])]
         if not meant and (id != ALL or not letters):
@@ -91,7 +95,7 @@ class AdminDeadLetters:
         done = 0
         for letter in meant:
             actor = await self._lookup.wake(Address.parse(letter["agent"]))
-            done += getattr(actor.agent.dead_letters, act)(letter["id"])
+            done += act(actor.of(Agenda), letter["id"])
             await actor.leave()
         return done
 

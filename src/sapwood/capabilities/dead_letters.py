@@ -104,6 +104,14 @@ class DeadLetters:
             for number, method, arguments, code, error, attempts, occurrences, failed_at in rows
         ]
 
+    def arguments(self, id: str) -> bytes | None:
+        """Return the stored arguments of a dead letter. `None` if there is no such dead letter."""
+        number = self._ids.number_of(id)
+        if number is None or not self._db.has(CALLS):
+            return None
+        rows = self._db.execute("SELECT arguments FROM sapwood_dead_letters WHERE number = ?", number)
+        return rows[0][0] if rows else None
+
     def take(self, id: str) -> tuple[str, bytes, str | None, str] | None:
         """Remove a dead letter; return its method, arguments, queue and retry."""
         number = self._ids.number_of(id)

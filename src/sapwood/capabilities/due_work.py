@@ -15,6 +15,7 @@ from sapwood.capabilities.fibers import Fibers
 from sapwood.capabilities.file_rows import FILES
 from sapwood.capabilities.files import FileStore
 from sapwood.capabilities.stored_calls import StoredCalls
+from sapwood.capabilities.stored_method import check_stored
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.alarms.node_index import FOREVER
@@ -79,13 +80,19 @@ class Agenda:
             self.note(due)
             self.settle_soon()
 
-    def replay(self, id: str) -> bool:
-        """Call once more what was given up; return whether there was such a dead letter."""
+    def replay(self, id: str, renamed: str | None = None) -> bool:
+        """Call once more what was given up; return whether there was such a dead letter.
+
+        With `renamed`, call that method of the class, with the same arguments, which must fit it.
+        """
         self._actor.check_use()
+        if renamed is not None and (stored := self.calls.dead_letters.arguments(id)) is not None:
+            check_stored(self._actor, renamed, stored)
         letter = self.calls.dead_letters.take(id)
         if letter is None:
             return False
         method, arguments, queue, retry = letter
+        method = renamed or method
         now = self._actor.host.clock.now()
         if queue is None:
             row = self.calls.rows.add(method, arguments, due=now, retry=retry_of(retry), wish=AT_ONCE)

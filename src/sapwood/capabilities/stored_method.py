@@ -57,3 +57,13 @@ def load(actor: Actor, name: str, arguments: bytes) -> tuple[Method, Callable[[]
     except (NoSuchMethod, InvalidArguments, UsageError) as error:
         raise SignatureChanged(f"The stored call no longer matches the program: {error}") from None
     return method, lambda: method.function(actor.agent, *args, **kwargs)
+
+
+def check_stored(actor: Actor, name: str, arguments: bytes) -> None:
+    """Raise unless stored arguments fit a method of the user's own class."""
+    cls = actor.kind.cls.__name__
+    if hasattr(actor.kind.base, name) or name.startswith("_sapwood"):
+        raise InvalidArguments(f"{cls}.{name} is a method of sapwood. Choose a method of the class itself.")
+    method, _ = load(actor, name, arguments)
+    if method.streams:
+        raise InvalidArguments(f"{method.full_name}() is a generator, and cannot be called later.")
