@@ -6,6 +6,7 @@ import { useAnswer } from "./hooks";
 import { JsonBox } from "./Json";
 import { AgentName, ErrorNote, Gaps, Loading, Needs, Nothing, Time } from "./parts";
 import { watchReplay } from "./replays";
+import { ReplayAs } from "./ReplayAs";
 import { useSession } from "./session";
 import type { Letter, Unread } from "./types";
 
@@ -41,6 +42,7 @@ function List({ address }: { address?: string }) {
             </div>
             <p className="row-error"><code>{one.code}</code> {one.error}</p>
             <JsonBox label={`Arguments of ${one.method}`} value={one.arguments} open={1} />
+            {one.code === "signature_changed" && <ReplayAs letter={one} onDone={reload} />}
             <div className="row">
               <ActButton label="Replay" title={`Replay ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "replay" }} watch={() => watchReplay(one.agent, [one.method])} onDone={reload} />
               <ActButton label="Delete" title={`Delete the dead letter of ${one.method}?`} endpoint="act" params={{ address: one.agent, id: one.id, do: "delete" }} isDanger onDone={reload} />

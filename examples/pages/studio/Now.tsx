@@ -53,7 +53,7 @@ function concerns(top: Top, questions: Page<QuestionRow> | null, letters: Letter
     found.push({ key: "dead", tone: "bad", text: <>{number} dead {letters.letters.length === 1 ? "letter" : "letters"}: calls whose retries failed</>, href: link(["schedules"], { show: "dead" }) });
   }
   for (const one of top.slow.slice(0, 5))
-    found.push({ key: `slow ${one.worker} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> kept {one.worker} from all other work for up to {duration(one.seconds)}, {plural(one.times, "time")}</>, href: machines });
+    found.push({ key: `slow ${one.worker} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> kept {one.worker} from all other work for up to {duration(one.seconds)}, {plural(one.times, "time")}</>, href: link(["machines"], { show: "slow" }) });
   return found;
 }
 
