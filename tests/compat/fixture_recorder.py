@@ -11,16 +11,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Coroutine
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeVar
 
-from tests.compat import fixture_data
+from tests.compat import fixture_data, messages, transcripts
 from tests.compat.office_app import app
 from tests.conformance import replicated
 
 from sapwood.testing import running
 from sapwood.testing.loop import VirtualLoop
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 
 
@@ -61,9 +64,13 @@ def record_workers(to: Path, scratch: Path) -> None:
     fixture_data.pack(scratch.with_name("copy"), to / "workers.tar.xz")
 
 
-def play(work: object) -> None:
+def play(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work)  # pyright: ignore[reportArgumentType]
+        return runner.run(work)
+
+
+def write_json(content: object, to: Path) -> None:
+    to.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> None:
@@ -84,7 +91,10 @@ def main() -> None:
             "tables": fixture_data.layout(),
             "rows": fixture_data.rows(scratch / "local"),
         }
-    (to / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    dialogues = [play(transcripts.play(transcripts.DIALOGUES)) for _ in range(2)]
+    write_json(transcripts.merged(*dialogues), to / "wire.json")
+    write_json(messages.forms(), to / "messages.json")
+    write_json(manifest, to / "manifest.json")
 
 
 if __name__ == "__main__":

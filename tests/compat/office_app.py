@@ -212,4 +212,14 @@ class CompatLead(ChatAgent):
     tools = (agent_tool(CompatPlanner),)
 
 
-app = App(agents=[CompatOffice, CompatTalker, CompatLong, CompatLead], settings=SETTINGS)
+class CompatServed(Agent):
+    """Executes runs for other servers."""
+
+    expose_runs = True
+
+    async def on_run(self, input: str) -> AsyncIterator[str]:
+        for word in (input, " and ", "back"):
+            yield word
+
+
+app = App(agents=[CompatOffice, CompatTalker, CompatLong, CompatLead, CompatServed], settings=SETTINGS)
