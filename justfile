@@ -105,11 +105,14 @@ fuzz *args:
 bench *args:
     python benchmarks/run.py {{args}}
 
-# Write the lock file anew from pyproject.toml. Names no package index.
+# Write the lock files anew from pyproject.toml. They name no package index.
 lock *args:
     uv pip compile pyproject.toml --group dev --extra server --extra chat --extra sandbox --extra temporal --extra cluster --universal --python-version 3.11 \
         --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
         --quiet --output-file requirements/dev.txt {{args}}
+    uv pip compile --group release --universal --python-version 3.11 \
+        --no-emit-index-url --generate-hashes --custom-compile-command "just lock" \
+        --quiet --output-file requirements/release.txt {{args}}
 
 # Show what the next entry of the changelog would say.
 changelog-draft:
