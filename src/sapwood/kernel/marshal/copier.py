@@ -115,7 +115,9 @@ def _put_together(type_: Any, validate: Callable[[Any], Any], value: Any) -> Any
         return value
     if isinstance(type_, CustomType):
         return type_.read(value)
-    if (pydantic := sys.modules.get("pydantic")) is not None and issubclass(type_, pydantic.BaseModel):
+    # From Python 3.13 on, `issubclass` refuses what is no class, such as `Callable[[], None]`.
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(type_, type) and issubclass(type_, pydantic.BaseModel):
         try:
             return validate(type_)
         except pydantic.ValidationError as error:
