@@ -81,6 +81,10 @@ pictures folder *args:
 include-code:
     python scripts/include_code.py
 
+# Update docs/llms.txt, the list of pages for coding agents.
+llms:
+    python scripts/llms.py
+
 # Build the documentation; a warning is an error.
 docs:
     python scripts/gate.py check --only docs

@@ -28,6 +28,8 @@ NEEDED = (
     "sapwood/__main__.py",
     "sapwood/storage/base.sql",
     "sapwood/studio/page/index.html",
+    "sapwood/cli/docs/tutorial/first-agent.md",
+    "sapwood/cli/docs/llms.txt",
     "sapwood/cli/templates/lobby/app.py.template",
     "sapwood/cli/examples/chat/page/index.html",
     f"sapwood-{PROJECT['version']}.dist-info/licenses/LICENSE",
@@ -50,7 +52,7 @@ def build(folder: Path, seed: int) -> dict[str, Path]:
     source, to = folder / f"source-{seed}", folder / f"built-{seed}"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode()
     for name in tracked.split("\0"):
-        if name and (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
+        if name and (ROOT / name).is_file() and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name)
             (source / name).chmod((ROOT / name).stat().st_mode)

@@ -23,6 +23,7 @@ from sapwood.cli import doctor as doctors
 from sapwood.cli import new as projects
 from sapwood.cli.app_loader import EXTRA_OF, load, usual_target
 from sapwood.cli.cluster import cluster
+from sapwood.cli.docs_command import docs
 from sapwood.cli.explain import explain
 from sapwood.cli.mcp_command import mcp
 from sapwood.cli.parameters import AsJson, DataOfApp, Host, Insecure, Level, Log, Port, Studio, Target, whole_number
@@ -181,6 +182,7 @@ for command in (
 ):
     cli.command(command)
 cli.command(cluster)
+cli.command(docs)
 cli.command(mcp)
 cli.command(token)
 temporal = App(name="temporal", help="Run the turns of an app as Temporal workflows.")
