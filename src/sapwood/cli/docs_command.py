@@ -75,7 +75,7 @@ def find(pages: list[Page], topic: str) -> list[Page]:
     words = topic.lower().split()
     ways: tuple[Callable[[Page], bool], ...] = (
         lambda page: page.name == name,
-        lambda page: page.name.rpartition("/")[2] == name,
+        lambda page: page.name.endswith(f"/{name}"),
         lambda page: _has(words, page.title),
         lambda page: any(_has(words, str(heading)) for heading in HEADING.findall(page.source)),
     )
