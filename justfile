@@ -123,8 +123,8 @@ changelog-draft:
     towncrier build --draft --version next
 
 # For a release: keep what this version stores and sends in tests/compat. Later versions must understand it.
-record-fixtures:
-    python -m tests.compat.fixture_recorder
+record-fixtures *args:
+    python -m tests.compat.fixture_recorder {{args}}
 
 # For a release: write the section of the changelog from the fragments in changes/, and remove these.
 changelog version:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tests.compat import fixture_data, messages, transcripts
 from tests.compat.office_app import app
+from tests.compat.surface import surface
 from tests.conformance import replicated
 
 from sapwood.testing import running
@@ -94,6 +95,7 @@ def main() -> None:
     dialogues = [play(transcripts.play(transcripts.DIALOGUES)) for _ in range(2)]
     write_json(transcripts.merged(*dialogues), to / "wire.json")
     write_json(messages.forms(), to / "messages.json")
+    write_json(surface(), to / "surface.json")
     write_json(manifest, to / "manifest.json")
 
 
