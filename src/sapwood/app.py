@@ -22,7 +22,7 @@ from sapwood.capabilities.file_check import damaged_files
 from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.capabilities.file_reads import file_totals, stored_files
 from sapwood.capabilities.redaction import Redact, Redaction
-from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
+from sapwood.capabilities.span_reads import recorded_incarnations
 from sapwood.capabilities.unfinished_reads import call_arguments, unfinished_work
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.models.user_ledger import UserLedger
@@ -44,6 +44,7 @@ from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place,
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
+from sapwood.runs.tables.executed_run_spans import spans_after, spans_of, work_cursor, works
 from sapwood.runs.tables.run_reads import (
     listed_runs,
     open_questions,
@@ -90,10 +91,11 @@ READ_MODELS = ReadModels(
     decisions=stored_decisions,
     questions=(unanswered_tool_calls, open_questions),
     question=whole_question,
-    spans=recorded_spans,
-    works=recorded_works,
+    spans=spans_of,
+    works=works,
+    work_cursor=work_cursor,
     inputs=(run_inputs, turn_prompts, call_arguments),
-    timeline=timeline,
+    timeline=spans_after,
     incarnations=recorded_incarnations,
     sent_requests=sent_requests,
 )

@@ -17,6 +17,7 @@ from tests.conformance.worlds import until
 from tests.machine import patience
 
 from sapwood import App, Question, Run, agent, agent_tool
+from sapwood.admin.admin import Admin
 from sapwood.auth import ANY_CLIENT
 from sapwood.errors import UsageError
 from sapwood.protocols import A2aAgent, a2a_progress
@@ -151,6 +152,27 @@ async def test_a_run_is_a_task_and_its_artifacts_are_its_result(streams: bool, a
         assert both.other.headers[0]["authorization"] == "Bearer t0ken"
         assert (both.other.headers[0]["x-api-key"], both.other.headers[0]["a2a-version"]) == ("k3y", "1.0")
         assert both.count("card") == 1
+
+
+async def test_the_record_of_a_task_has_its_id_while_it_works_and_after_its_end() -> None:
+    async with pair() as both:
+        giving = await both.giving()
+        (task,) = both.other.tasks
+        admin, address = Admin(both.near.world.node), "A2aCaller:d/AtOther:r1"
+
+        async def record() -> dict[str, Any]:
+            return (await admin.explain(address, "r1"))["spans"][0]
+
+        async with asyncio.timeout(patience()):
+            while "task" not in (await record())["facts"]:  # noqa: ASYNC110 - a commit tells nobody
+                await asyncio.sleep(0.01)
+        assert ((await record())["kind"], (await record())["status"]) == ("remote", "running")
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        await giving
+
+        ended = await record()
+        assert (ended["status"], ended["facts"]["task"]) == ("completed", task.id)
+        assert ended["facts"]["url"] == both.other.url
 
 
 async def test_a_message_instead_of_a_task_is_the_result() -> None:

@@ -21,6 +21,7 @@ from tests.conformance.served import Client, served
 from tests.machine import patience
 
 from sapwood import Agent, App, ChatAgent, RemoteSubAgent, Run, persistent_agent
+from sapwood.admin.admin import Admin
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, World, call, running
 from sapwood.testing import text as says
@@ -48,6 +49,21 @@ async def test_a_run_of_another_server_is_like_any_other() -> None:
         assert two.bench.log == ["begun dig", "begun fail"]
         state = (await two.ask(done)).json()
         assert (state["status"], state["output"]) == ("completed", {"did": "dig"})
+
+
+async def test_a_run_of_another_server_has_a_record_with_its_url_and_session() -> None:
+    async with both() as two:
+        desk = await two.desk()
+        done = await desk.give("FarDigger", "dig", "r1")
+        await desk.give("FarDigger", "fail", "r2")
+
+        admin = Admin(two.near.world.node)
+        (good,) = (await admin.explain("NearDesk:d/AtFarDigger:r1", "r1"))["spans"]
+        (bad,) = (await admin.explain("NearDesk:d/AtFarDigger:r2"))["spans"]
+
+        assert (good["kind"], good["status"], bad["status"]) == ("remote", "completed", "failed")
+        assert good["facts"] == {"run": "r1", **done.remote}
+        assert good["began_at"] <= good["ended_at"]
 
 
 async def test_an_agent_that_talks_does_runs_for_others_too_and_what_it_uses_is_counted_on_both_sides() -> None:

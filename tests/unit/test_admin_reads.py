@@ -16,6 +16,7 @@ from sapwood.admin.content import REDACTED
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.records import SPANS_AT_ONCE
 from sapwood.errors import InvalidArguments
+from sapwood.runs.execution.executor import RunExecutor
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 SECRET = "hunter2-planted"
@@ -263,6 +264,69 @@ async def test_other_agents_have_their_turn_between_two_parts_of_a_long_timeline
 
         assert order.count("spans") > 1000 // SPANS_AT_ONCE
         assert ("spans", "spans") not in pairwise(order)
+
+
+class AdminDigger(Agent):
+    """Executes runs by its own code, and has fibers beside them."""
+
+    async def on_run(self, input: int) -> int:
+        await self.step(f"dig {SECRET}", abs, input)
+        self.start_fiber(f"rest {input}", self.rest)
+        if input == 2:
+            raise ValueError(SECRET)
+        return (await self.run_agent(AdminPebble, "x")).order
+
+    async def rest(self) -> None:
+        pass
+
+    async def dig(self) -> None:
+        """Execute runs as another server would give them."""
+        for number in range(4):
+            await self._actor.of(RunExecutor).start(f"r{number}", str(number).encode())
+            await self._actor.of(RunExecutor).result(f"r{number}")
+
+
+class AdminPebble(Agent):
+    async def on_run(self, input: str) -> str:
+        return input
+
+
+async def test_runs_of_plain_agents_are_listed_and_told_by_pages_between_other_work() -> None:
+    digger = "AdminDigger:d"
+    async with running(App(agents=[AdminDigger])) as world:
+        await (await world.get_agent(AdminDigger, "d")).dig()
+        await world.settled()
+        await world.restart()
+
+        (whole,) = await pages(world, "works", address=digger)
+        one_each = await pages(world, "works", address=digger, limit=1)
+        told = await events(world, "spans", address=digger)
+        failed = await events(world, "spans", address=digger, only_failed=True)
+        run = next(row for row in whole if row["status"] == "failed")
+        one = await events(world, "spans", address=digger, work=run["work"])
+        hidden = await events(world, "spans", LOOK, address=digger, work=run["work"])
+
+        assert [page[0] for page in one_each] == whole
+        assert sorted((row["kind"], row["name"]) for row in whole) == [
+            *(("fiber", "on_run") for _ in range(4)),
+            *(("fiber", f"rest {number}") for number in range(4)),
+        ]
+        assert [row["began_at"] for row in whole] == sorted((row["began_at"] for row in whole), reverse=True)
+        spans = [span for name, data in told if name == "spans" for span in data["spans"]]
+        assert len({span["number"] for span in spans}) == len(spans) == told[-1][1]["spans"]
+        assert {span["work"] for name, data in failed if name == "spans" for span in data["spans"]} >= {run["work"]}
+        assert [span["kind"] for span in one[0][1]["spans"]] == ["fiber", "function"]
+        assert SECRET in str(one)
+        assert hidden[0][1]["spans"][0]["facts"]["message"]["hidden"] == "string"
+        parted = [span for span in spans if span["kind"] == "run"]
+        assert len(parted) == 3
+        assert {span["parent"] for span in parted} < {row["number"] for row in whole}
+        for after in (spans[1]["number"], spans[-1]["number"]):
+            rest = await events(world, "spans", address=digger, after=after)
+            found = [span["number"] for name, data in rest if name == "spans" for span in data["spans"]]
+            assert sorted(found) == sorted(span["number"] for span in spans if span["number"] > after)
+        with pytest.raises(InvalidArguments):
+            await ask(world, "works", address=digger, after="x.1")
 
 
 async def test_what_a_model_was_sent_is_read_by_turn_and_step() -> None:

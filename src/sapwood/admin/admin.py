@@ -15,6 +15,7 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, is_there, iso_time
+from sapwood.admin.content import Content
 from sapwood.admin.dead_letters import AdminDeadLetters
 from sapwood.admin.spending import AdminSpending
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
@@ -262,7 +263,9 @@ class Admin:
         rows = reads.spans(database, work, MOST_ROWS + 1)
         if turn is not None and not rows:
             raise NotFound(f"{found} has no record of a turn {turn!r}.", path=found.segments)
-        told: dict[str, Any] = {"address": str(found), "spans": rows[:MOST_ROWS], "more": len(rows) > MOST_ROWS}
+        content = Content(self.node, is_shown=True)
+        shown = [content.span(row) if row["number"] < 0 else row for row in rows[:MOST_ROWS]]
+        told: dict[str, Any] = {"address": str(found), "spans": shown, "more": len(rows) > MOST_ROWS}
         if step is not None:
             steps = [row for row in rows if row["kind"] == "step" and row["step"] == (step or None)]
             if not steps:

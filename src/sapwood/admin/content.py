@@ -20,6 +20,10 @@ SECRET = re.compile(
 )
 """Names of fields whose values are never shown."""
 REDACTED = "<redacted>"
+ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
+"""Facts of spans that are names, and no content."""
+NAMED_BY_CODE = frozenset({"function", "milestone"})
+"""Kinds of spans whose names are read from where the app has stored them."""
 
 
 class HiddenFailure(Exception):
@@ -68,6 +72,20 @@ class Content:
             return msgspec.json.decode(text)
         except msgspec.DecodeError:
             return text
+
+    def span(self, span: dict[str, Any]) -> dict[str, Any]:
+        """Return a span as it may be shown."""
+        facts: dict[str, Any] = span["facts"]
+        if self.is_shown:
+            facts = self.value("facts", facts)
+        else:
+            facts = {
+                name: value if name in ALWAYS_SHOWN or isinstance(value, int | float) else hidden(value)
+                for name, value in facts.items()
+            }
+        is_named_by_code = span["kind"] in NAMED_BY_CODE
+        name = self._redaction.apply("name", span["name"]) if is_named_by_code else span["name"]
+        return span | {"name": name, "facts": facts}
 
 
 def hidden(value: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
@@ -10,12 +11,11 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.address import Address
-from sapwood.admin.content import hidden
-from sapwood.admin.cursors import number_in
+from sapwood.admin.cursors import WRONG
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint, Event, OneAgent
 from sapwood.admin.event_stream import END
 from sapwood.admin.walk import Visited, walk
-from sapwood.errors import SapwoodError
+from sapwood.errors import InvalidArguments, SapwoodError
 from sapwood.kernel.ports.read_models import Timespan
 from sapwood.storage.database import Database
 
@@ -24,8 +24,6 @@ SPANS_AT_ONCE = 200
 MOST_SPANS = 20_000
 LONGEST_INPUT = 200
 """Characters of what work was given."""
-ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
-"""Facts that are names, and no content."""
 
 
 class Works(AgentPage):
@@ -39,12 +37,21 @@ async def _works(call: AdminCall, params: Works) -> Answer:
         spans = reads.spans(database, params.work, 1)
         found = [span for span in spans if span["parent"] is None and params.after is None]
     else:
-        found = reads.works(database, number_in(params.after), params.limit + 1)
+        found = reads.works(database, _checked(params.after), params.limit + 1)
+    page = found[: params.limit]
     inputs: dict[str, Any] = {}
     for read in reads.inputs:
-        inputs |= read(database, [span["work"] for span in found])
-    rows = [_shown(call, span) | {"input": _input(call, inputs.get(span["work"]))} for span in found[: params.limit]]
-    return {"rows": rows, "next": str(rows[-1]["number"]) if len(found) > params.limit else None}
+        inputs |= read(database, [span["work"] for span in page])
+    rows = [call.content.span(span) | {"input": _input(call, inputs.get(span["work"]))} for span in page]
+    after = reads.work_cursor(page, params.after) if len(found) > params.limit else None
+    return {"rows": rows, "next": after}
+
+
+def _checked(after: str | None) -> str | None:
+    """Return the cursor of a page of works: two numbers, of which one may be missing."""
+    if after is not None and re.fullmatch(r"[0-9]{0,18}\.[0-9]{0,18}", after, re.ASCII) is None:
+        raise InvalidArguments(WRONG)
+    return after
 
 
 class Spans(OneAgent):
@@ -53,7 +60,7 @@ class Spans(OneAgent):
     ends_at: float | None = msgspec.field(default=None, name="to")
     below: bool = False
     only_failed: bool = False
-    after: int = 0
+    after: int | None = None
 
 
 async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
@@ -62,7 +69,7 @@ async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
     has_more = False
     async with aclosing(walk(call.admin.lookup, start, below=params.below)) as visited:
         async for one in visited:
-            after = 0 if agents else params.after
+            after = None if agents else params.after
             agents += 1
             try:
                 async with aclosing(_pages(call, one, which, after)) as pages:
@@ -84,14 +91,14 @@ async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
 
 
 async def _pages(
-    call: AdminCall, one: Visited, which: Timespan, after: int
+    call: AdminCall, one: Visited, which: Timespan, after: int | None
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yield the spans of one agent by pages. Other agents have their turn between two of them."""
     while page := call.node.read_models.timeline(one.database, which, after, SPANS_AT_ONCE):
         yield page
         if len(page) < SPANS_AT_ONCE:
             return
-        after = page[-1]["number"]
+        after = max(span["number"] for span in page)
         await asyncio.sleep(0)
         if one.tree.destroyed is not None:
             return
@@ -104,26 +111,13 @@ def _event(call: AdminCall, address: Address, database: Database, page: list[dic
     first, last = min(numbers), max(numbers) + 1  # with the next one: where a gap ends
     return {
         "address": str(address),
-        "spans": [_shown(call, span) for span in page],
+        "spans": [call.content.span(span) for span in page],
         "incarnations": [
             {"number": number, "began_at": began_at, "version": version}
             for number, began_at, version in known
             if first <= number <= last
         ],
     }
-
-
-def _shown(call: AdminCall, span: dict[str, Any]) -> dict[str, Any]:
-    """Return a span as it may be shown."""
-    facts: dict[str, Any] = span["facts"]
-    if call.content.is_shown:
-        facts = call.content.value("facts", facts)
-    else:
-        facts = {
-            name: value if name in ALWAYS_SHOWN or isinstance(value, int | float) else hidden(value)
-            for name, value in facts.items()
-        }
-    return span | {"facts": facts}
 
 
 def _input(call: AdminCall, value: Any) -> Any:

@@ -109,11 +109,14 @@ class Fibers:
             return self._rows.shown(found)
         return self._rows.shown(self._set_off(key, key, method, pack(self._actor, method, args, kwargs)))
 
-    def launch(self, name: str, method: str, *args: Any) -> None:
-        """Start a method of the framework's own as an internal fiber, whose row is deleted when it ends."""
+    def launch(self, name: str, method: str, *args: Any) -> int:
+        """Start a method of the framework's own as an internal fiber, whose row is deleted when it ends.
+
+        Returns the number of the fiber.
+        """
         self._actor.check_use()
         own = self._actor.kind.own(method)
-        self._set_off(name, None, own, pack(self._actor, own, args, {}))
+        return self._set_off(name, None, own, pack(self._actor, own, args, {})).number
 
     def _set_off(self, name: str, key: str | None, method: Method, arguments: bytes) -> FiberRow:
         row = self._rows.add(name, key, method.name, arguments)

@@ -13,16 +13,20 @@ INCARNATIONS = 1000
 """Incarnations that are shown at most."""
 
 
-def recorded_spans(database: Database, work: str | None, most: int) -> list[dict[str, Any]]:
-    """Return at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
-    which = "work = ?1 ORDER BY number" if work is not None else "parent IS NULL AND ?1 IS NULL ORDER BY number DESC"
-    return _read(database, which, (work,), most)
+def recorded_spans(database: Database, work: str, most: int) -> list[dict[str, Any]]:
+    """Return at most so many spans of one piece of work, in order."""
+    return _read(database, "work = ?1 ORDER BY number", (work,), most)
 
 
-def recorded_works(database: Database, before: int | None, most: int) -> list[dict[str, Any]]:
-    """Return at most so many turns, calls and fibers, the newest first: those before a number."""
-    which = "parent IS NULL AND (?1 IS NULL OR number < ?1) ORDER BY number DESC"
-    return _read(database, which, (before,), most)
+def recorded_works(database: Database, before: int | None, most: int, *, but_of: str) -> list[dict[str, Any]]:
+    """Return at most so many turns, calls and fibers, the newest first: those before a number.
+
+    `but_of` is a statement that selects the works that are left out.
+    """
+    which = "parent IS NULL AND (?1 IS NULL OR number < ?1)"
+    if but_of:
+        which += f" AND work NOT IN ({but_of})"
+    return _read(database, f"{which} ORDER BY number DESC", (before,), most)
 
 
 def timeline(database: Database, which: Timespan, after: int, most: int) -> list[dict[str, Any]]:

@@ -356,17 +356,31 @@ class Spans:
         self._database.on_undo(lambda: self._unwritten(changed, was_noted=was_noted))
         self._database.ensure(SPANS)
         if not self._is_noted:
-            self._is_noted = True
-            now = self._actor.host.clock.now()  # what is written first may have begun in an earlier incarnation
-            self._database.execute(
-                "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
-                self._incarnation,
-                min((row.began_at for row in changed.values() if row.incarnation == self._incarnation), default=now),
-                _version(),
-            )
+            # What is written first may have begun in an earlier incarnation.
+            times = [row.began_at for row in changed.values() if row.incarnation == self._incarnation]
+            self._note(min(times, default=self._actor.host.clock.now()))
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
+
+    def note_incarnation(self) -> int:
+        """Store, in this slice, when this incarnation began; return its number."""
+        self._read()
+        self.write()
+        if not self._is_noted:
+            self._database.on_undo(lambda: setattr(self, "_is_noted", False))
+            self._database.ensure(SPANS)
+            self._note(self._actor.host.clock.now())
+        return self._incarnation
+
+    def _note(self, began_at: float) -> None:
+        self._is_noted = True
+        self._database.execute(
+            "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
+            self._incarnation,
+            began_at,
+            _version(),
+        )
 
     def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
         """What was written is undone: write it with the next commit."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,8 @@ from sapwood.storage.migrations import Schema
 from sapwood.when import Retry, aware, is_a
 
 STEPS = Schema("sapwood.capabilities", "steps")
+SLEEP = "sleep_until "
+"""What the names of sleeps begin with."""
 NO_RETRY = Retry(max_attempts=1)
 TIMES = Copier(float, "The time of a sleep", InvalidResult)
 
@@ -134,6 +136,7 @@ class Steps:
         if stored is not None:
             return copier.unpack(stored)
         actor = self._actor
+        began_at = actor.host.clock.now()
         token = running_step.set(Step(actor.address, actor.stem, str(work.id), work.created_at, name))
         try:
             if options is not None:
@@ -153,7 +156,7 @@ class Steps:
                 f"{len(packed)}. Store it in a table, and return its key.",
                 limit="payload_bytes",
             )
-        self._store(work, name, packed)
+        self._store(work, name, packed, began_at, actor.host.clock.now())
         await self._actor.leave()
         return value if copier.takes(value) else copier.unpack(packed)
 
@@ -163,12 +166,12 @@ class Steps:
         work = self._work("sleep_until()")
         when = aware(time).timestamp()
         work.sleeps += 1
-        name = f"sleep_until {work.sleeps}"
+        name = f"{SLEEP}{work.sleeps}"
         stored = self._stored(work, name)
         if stored is not None:
             when = TIMES.unpack(stored)
         else:
-            self._store(work, name, TIMES.pack(when))
+            self._store(work, name, TIMES.pack(when), self._actor.host.clock.now(), when)
         await self._actor.leave()
         parked = work.park(when)
         if parked is not None:
@@ -192,6 +195,16 @@ class Steps:
         self._actor.hooks.close_questions(work)
         if self._db.has(STEPS):
             self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", str(work))
+
+    @property
+    def exist(self) -> bool:
+        """Whether this agent ever stored one."""
+        return self._db.has(STEPS)
+
+    def times(self, work: WorkId, most: int) -> list[StepTimes]:
+        """Return the first steps and sleeps of a work that are stored, in the order in which they began."""
+        rows = self._db.execute(STEP_TIMES, str(work), most) if self._db.has(STEPS) else []
+        return [StepTimes(*row) for row in rows]
 
     def in_fiber(self, what: str) -> Work:
         """Return the work of the fiber that runs now."""
@@ -222,9 +235,11 @@ class Steps:
         rows = self._db.execute("SELECT result FROM sapwood_steps WHERE work = ? AND name = ?", str(work.id), name)
         return rows[0][0] if rows else None
 
-    def _store(self, work: Work, name: str, packed: bytes) -> None:
+    def _store(self, work: Work, name: str, packed: bytes, began_at: float, ended_at: float) -> None:
         self._db.ensure(STEPS)
-        self._db.execute("INSERT INTO sapwood_steps VALUES (?, ?, ?)", str(work.id), name, packed)
+        self._db.execute(
+            "INSERT INTO sapwood_steps VALUES (?, ?, ?, ?, ?)", str(work.id), name, packed, began_at, ended_at
+        )
         work.progressed()
 
     async def _tried(
@@ -240,6 +255,25 @@ class Steps:
                 if failed >= options.retry.max_attempts or self._actor.dropped is not None:
                     raise
             await asyncio.sleep(options.retry.wait(failed, self._actor.host.random))
+
+
+class StepTimes(NamedTuple):
+    """When a step began and returned, or a sleep began and is over."""
+
+    name: str
+    began_at: float
+    ended_at: float
+
+    @property
+    def is_sleep(self) -> bool:
+        return self.name.startswith(SLEEP)
+
+
+STEP_TIMES = (
+    "SELECT name, began_at, ended_at FROM sapwood_steps WHERE work = ? AND began_at IS NOT NULL ORDER BY began_at"
+    " LIMIT ?"
+)
+"""Reads the times of the first steps and sleeps of a work."""
 
 
 class StoredProgress:
@@ -270,7 +304,12 @@ class StoredProgress:
     def write(self, packed: bytes) -> None:
         """Keep this, in this slice, instead of what was kept before."""
         self._db.ensure(STEPS)
-        self._db.execute("INSERT OR REPLACE INTO sapwood_steps VALUES (?, ?, ?)", str(self.work.id), self.name, packed)
+        self._db.execute(
+            "INSERT OR REPLACE INTO sapwood_steps (work, name, result) VALUES (?, ?, ?)",
+            str(self.work.id),
+            self.name,
+            packed,
+        )
         self.work.progressed()
 
 

@@ -92,8 +92,9 @@ def _work(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]
     for one in spans:
         facts = one["facts"]
         name = one["name"] if one["kind"] != "turn" else ""
-        rows.append([_time(one["began_at"]), one["kind"], name, facts.get("turn", ""), one["status"], _took(one)])
-    return ["began", "kind", NAME, "turn", "status", "took"], rows
+        id = facts.get("turn") or facts.get("run", "")
+        rows.append([_time(one["began_at"]), one["kind"], name, id, one["status"], _took(one)])
+    return ["began", "kind", NAME, "turn or run", "status", "took"], rows
 
 
 def _timeline(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]]:

@@ -130,6 +130,10 @@ def _no_files(*_: object) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
+def _empty(*_: object) -> str:
+    return ""
+
+
 def _nothing(*_: object) -> list[Any]:
     return []
 
@@ -167,12 +171,14 @@ class ReadModels:
     """Returns a stored question with all its fields, and with its digest."""
     spans: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
     """Returns at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
-    works: Callable[[Database, int | None, int], list[dict[str, Any]]] = _nothing
-    """Returns at most so many turns, calls and fibers with records, the newest first: those before a number."""
+    works: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
+    """Returns at most so many turns, calls, fibers and runs, the newest first: those before a cursor."""
+    work_cursor: Callable[[Sequence[dict[str, Any]], str | None], str] = _empty
+    """Returns the cursor of the works after these, which are the page after a cursor."""
     inputs: Sequence[InputReader] = ()
     """Each reads what work was given that its package knows."""
-    timeline: Callable[[Database, Timespan, int, int], list[dict[str, Any]]] = _nothing
-    """Returns at most so many spans of a timespan, in order: those after a number."""
+    timeline: Callable[[Database, Timespan, int | None, int], list[dict[str, Any]]] = _nothing
+    """Returns at most so many spans of a timespan by pages: those after a number. In a page, they are in order."""
     incarnations: Callable[[Database], list[tuple[int, float, str]]] = _nothing
     """Returns the number, the start and the version of each recorded incarnation."""
     sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing
@@ -182,3 +188,12 @@ class ReadModels:
 def has_table(database: Database, name: str) -> bool:
     """Return whether an agent has a table. Reading never creates or migrates it."""
     return database.exists and bool(database.look("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,), 1)[1])
+
+
+def has_column(database: Database, table: str, column: str) -> bool:
+    """Return whether an agent has a table with this column."""
+    if not database.exists:
+        return False
+    sql = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
+    rows = database.look(sql, (table,), 1)[1]
+    return bool(rows) and f" {column} " in rows[0][0]

@@ -27,6 +27,7 @@ from sapwood.runs.execution.contract import CANCELLED, DrivenPart, Steered, code
 from sapwood.runs.execution.driver import RUNNING, DriverPace, NodeDriver, is_again, part_of
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.runs.execution.run_hooks import TurnCause
+from sapwood.runs.execution.run_journal import RunJournals
 from sapwood.runs.execution.run_user import user_of
 from sapwood.runs.tables.outputs import read_output
 from sapwood.runs.tables.own_questions import OwnQuestions
@@ -58,10 +59,15 @@ class MethodRuns:
     def _launch(self, run: str) -> int:
         """Have a fiber do a run; return the number its chunks are stored by."""
         actor = self._actor
-        actor.of(Agenda).fibers.launch(f"run {run}", SERVE, run)
+        fiber = actor.of(Agenda).fibers.launch(f"run {run}", SERVE, run)
+        actor.of(RunJournals).begin(run, fiber, self._remote(run))
         row = actor.of(RunExecutor).row(run)
         assert row is not None
         return row.number
+
+    def _remote(self, run: str) -> dict[str, Any] | None:
+        """Return where another server does a run; `None` if none does."""
+        return None
 
     def cut(self, run: str, reason: str) -> None:
         task = self._tasks.get(run)
@@ -133,6 +139,8 @@ class MethodRuns:
         if (call := current.get()) is not None:
             call.user = user_of(self._actor, TurnCause(run=run))
         if row.status == RUNNING:
+            if is_again():
+                self._actor.of(RunJournals).begin_again(run)
             if run in self._cut or not served.is_wanted(run):
                 await self._stop(run, self.why_not(run))
                 self._cut.pop(run, None)

@@ -83,6 +83,10 @@ class RemoteRuns(MethodRuns):
     def start(self, run: str, input: Any) -> int:
         return self._launch(run)
 
+    def _remote(self, run: str) -> dict[str, Any] | None:
+        given = self._actor.of(RunExecutor).given(run)
+        return None if given is None or given.remote is None else msgspec.json.decode(given.remote)
+
     def waits(self, run: str) -> bool:
         return run in self._waiting
 

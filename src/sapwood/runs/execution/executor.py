@@ -27,6 +27,7 @@ from sapwood.runs.execution.cancellation_latency import stopping
 from sapwood.runs.execution.clients import RunClients
 from sapwood.runs.execution.contract import UNWANTED, Progress, RunState, Steered, reason_below
 from sapwood.runs.execution.run_hooks import run_hooks
+from sapwood.runs.execution.run_journal import RunJournals
 from sapwood.runs.tables.executed_runs_table import (
     CHUNKS,
     PLACE,
@@ -254,7 +255,7 @@ class RunExecutor:
             return
         self._db.execute(
             "UPDATE sapwood_served_runs SET status = ?, length = ?, output = ?, summary = ?, error = ?, reason = ?,"
-            " usage = ?, ended_at = ? WHERE id = ?",
+            " usage = ?, ended_at = ?, journal = ifnull(?, journal) WHERE id = ?",
             status,
             self.next_seq(row),
             output,
@@ -263,6 +264,7 @@ class RunExecutor:
             reason,
             usage,
             self._actor.host.clock.now(),
+            self._actor.of(RunJournals).at_end(run),
             run,
         )
         self._tell_here(run)

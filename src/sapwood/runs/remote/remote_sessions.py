@@ -26,6 +26,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.alarms.tree_index import OWN_AND_BELOW
 from sapwood.kernel.trees.tree import tree_of
 from sapwood.randomness import Random
+from sapwood.runs.execution.run_journal import RunJournals
 from sapwood.runs.remote.remote_run import RemoteAgent, open_run
 from sapwood.runs.tables import executed_runs_table
 from sapwood.storage.database import Database
@@ -234,6 +235,7 @@ class SessionMemo:
         """Store a text, and return when it is durable."""
         self._actor.check_live()
         RemoteSessions.of(self._actor).store_memo(self._actor, text)
+        self._actor.of(RunJournals).remote(self._run, _ids_in(text))
         *_, root = self._actor.lineage()
         await root.leave()
         self._actor.check_live()
@@ -243,6 +245,15 @@ class SessionMemo:
         row = executed_runs_table.find(self._actor.database, self._run)
         stored = [] if row is None else executed_runs_table.streamed(self._actor.database, row.stream)
         return [msgspec.json.decode(one.text) for one in stored]
+
+
+def _ids_in(memo: str) -> dict[str, str]:
+    """Return the ids of a memo that the other server chose: a task, and the context that it belongs to."""
+    try:
+        told = msgspec.json.decode(memo, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return {}
+    return {name: one for name in ("task", "context") if (one := told.get(name)) and isinstance(one, str)}
 
 
 class OldMemo:

@@ -10,5 +10,6 @@ CREATE TABLE sapwood_own_questions (
     body      TEXT NOT NULL,     -- JSON: the question
     answer    TEXT,              -- JSON: how it was answered, and the value or the reason; NULL: it is open
     asked_at  REAL NOT NULL,
+    answered_at REAL,            -- NULL: it is open
     UNIQUE (work, key)
 ) STRICT;

@@ -16,5 +16,6 @@ CREATE TABLE sapwood_served_runs (
     cancelled   TEXT,                          -- why a run given from outside is not to go on; NULL: it is
     trace       TEXT,
     started_at  REAL NOT NULL,
-    ended_at    REAL
+    ended_at    REAL,
+    journal     TEXT                           -- JSON: when a method executes it and records are kept, its fiber, its attempts and, after its end, what its code did
 ) STRICT;

@@ -45,6 +45,23 @@ class QuestionRow(NamedTuple):
         return _stored.decode(self.body)
 
 
+class QuestionTimes(NamedTuple):
+    """When code asked a question, and when it was answered."""
+
+    id: str
+    asked_at: float
+    answered_at: float | None
+    outcome: str | None
+    """`answered`, `denied` or `withdrawn`; `None` while it is open."""
+
+
+QUESTION_TIMES = (
+    "SELECT id, asked_at, answered_at, answer ->> '$[0]' FROM sapwood_own_questions WHERE work = ? ORDER BY number"
+    " LIMIT ?"
+)
+"""Reads the times of the first questions of a fiber."""
+
+
 class OwnQuestions:
     """The questions that the code of one agent asks. Every change belongs to the open slice."""
 
@@ -122,7 +139,7 @@ class OwnQuestions:
         text = msgspec.json.encode(["denied" if is_denied else "answered", msgspec.Raw(value)]).decode()
         self._check_size("answer", text)
         self._actor.of(Decisions).answered(question, answer, author)
-        self._db.execute("UPDATE sapwood_own_questions SET answer = ? WHERE id = ?", text, id)
+        self._put_answer(id, text)
         self._resume(row)
         return True
 
@@ -133,8 +150,12 @@ class OwnQuestions:
 
     def retract(self, row: QuestionRow) -> None:
         """Close a question of the framework's own that nothing waits for any more, and resume the asker."""
-        self._db.execute("UPDATE sapwood_own_questions SET answer = ? WHERE id = ?", '["withdrawn",null]', row.id)
+        self._put_answer(row.id, '["withdrawn",null]')
         self._resume(row)
+
+    def _put_answer(self, id: str, text: str) -> None:
+        now = self._actor.host.clock.now()
+        self._db.execute("UPDATE sapwood_own_questions SET answer = ?, answered_at = ? WHERE id = ?", text, now, id)
 
     def _resume(self, row: QuestionRow) -> None:
         waiting = self._waiting.pop(row.id, None)
@@ -163,6 +184,11 @@ class OwnQuestions:
     def withdraw(self, id: str) -> bool:
         """Delete a question that is not asked any more. Returns `False` if it was not open."""
         return self._close("id", id)
+
+    def times(self, work: WorkId, most: int) -> list[QuestionTimes]:
+        """Return the first questions of a fiber that are stored, in order."""
+        rows = self._db.execute(QUESTION_TIMES, str(work), most) if self.exist else []
+        return [QuestionTimes(*row) for row in rows]
 
     def _close(self, column: str, value: str) -> bool:
         if not self.exist:

@@ -1,0 +1,174 @@
+"""What an agent without a conversation did in a run is told as a timeline: steps, waits, attempts, runs and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.conformance.runtimes import running
+
+from sapwood import Agent, App
+from sapwood.address import Address
+from sapwood.admin.admin import Admin
+from sapwood.errors import NotFound
+from sapwood.testing import World
+
+Row = tuple[str, str, int, str]
+"""Kind, name, attempt and status of a span."""
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+class Grandchild(Agent):
+    async def on_run(self, input: str) -> str:
+        return await self.questions.ask(f"May I {input}?", options=["yes", "no"])
+
+
+class Digger(Agent):
+    """Executes runs by its own code."""
+
+    gate = asyncio.Event()
+    waits = False
+
+    async def on_run(self, input: Any) -> Any:
+        await self.step("first", double, 1)
+        self.report_progress(0.5, milestone="half")
+        if input == "wait":
+            await self.gate.wait()
+        if input == "fail":
+            raise ValueError("a secret text")
+        if input == "delegate":
+            return (await self.run_agent(Grandchild, "dig")).output
+        await self.step("second", double, 2)
+        return input
+
+
+class Foreman(Agent):
+    async def order(self, input: Any) -> str:
+        return (await self.run_agent(Digger, input, run_id="r1")).status
+
+    async def order_behind(self, input: Any) -> None:
+        await self.start_run(Digger, input, run_id="r1")
+
+
+async def told(world: World, address: str, run: str | None = None) -> list[dict[str, Any]]:
+    of: Any = getattr(world.node, "of", None)
+    admin = Admin(world.node if of is None else of(Address.parse(address).root))
+    return (await admin.explain(address, run))["spans"]
+
+
+def rows(spans: list[dict[str, Any]]) -> list[Row]:
+    return [(one["kind"], one["name"], one["attempt"], one["status"]) for one in spans]
+
+
+DIGGER = "Foreman:f/Digger:r1"
+
+
+@pytest.mark.core("cluster")
+async def test_the_steps_and_milestones_of_a_run_are_told_after_its_end() -> None:
+    async with running(App(agents=[Foreman])) as world:
+        foreman = await world.get_agent(Foreman, "f")
+        assert await foreman.order("x") == "completed"
+        await world.restart()
+
+        (work,) = await told(world, DIGGER)
+        spans = await told(world, DIGGER, "r1")
+
+        assert rows(spans)[0] == ("fiber", "on_run", 1, "completed")
+        assert sorted(rows(spans)[1:]) == [
+            ("function", "first", 1, "completed"),
+            ("function", "second", 1, "completed"),
+            ("milestone", "half", 1, "completed"),
+        ]
+        assert (work["number"], work["facts"]) == (spans[0]["number"], spans[0]["facts"])
+        assert {one["parent"] for one in spans[1:]} == {spans[0]["number"]}
+        assert all(spans[0]["began_at"] <= one["began_at"] <= spans[0]["ended_at"] for one in spans)
+        assert spans[0]["facts"]["run"] == "r1"
+
+
+async def test_a_run_that_fails_is_told_with_its_error() -> None:
+    async with running(App(agents=[Foreman])) as world:
+        foreman = await world.get_agent(Foreman, "f")
+        assert await foreman.order("fail") == "failed"
+
+        root, *parts = await told(world, DIGGER, "r1")
+
+        assert (root["status"], root["attempt"], root["ended_at"] is not None) == ("failed", 1, True)
+        assert [one["facts"]["fraction"] for one in parts if one["kind"] == "milestone"] == [0.5]
+        assert "secret" not in str(root["facts"].get("error"))
+
+
+@pytest.mark.core("workers", "cluster")
+async def test_a_run_that_a_crash_interrupts_has_two_attempts_and_each_step_once() -> None:
+    Digger.gate = asyncio.Event()
+    async with running(App(agents=[Foreman])) as world:
+        foreman = await world.get_agent(Foreman, "f")
+        await foreman.order_behind("wait")
+        while len(await told_if_there(world)) < 3:  # noqa: ASYNC110 - a commit tells nobody
+            await asyncio.sleep(0.01)
+        assert rows(await told(world, DIGGER, "r1"))[0] == ("fiber", "on_run", 1, "running")
+        await world.clock.advance(5)
+        await world.crash()
+        Digger.gate.set()
+        foreman = await world.get_agent(Foreman, "f")
+        assert await foreman.order("wait") == "completed"
+
+        spans = await told(world, DIGGER, "r1")
+
+        assert rows(spans)[0] == ("fiber", "on_run", 1, "completed")
+        attempts = [one for one in spans if one["kind"] == "attempt"]
+        assert [(one["attempt"], one["status"]) for one in attempts] == [(1, "interrupted"), (2, "completed")]
+        first, second = (one["number"] for one in attempts)
+        parents = {one["name"]: one["parent"] for one in spans if one["kind"] == "function"}
+        assert parents == {"first": first, "second": second}
+        assert attempts[0]["incarnation"] < attempts[1]["incarnation"]
+
+
+async def told_if_there(world: World) -> list[dict[str, Any]]:
+    try:
+        return await told(world, DIGGER, "r1")
+    except NotFound:
+        return []
+
+
+async def test_a_run_that_waits_for_a_person_below_is_told_on_every_level() -> None:
+    async with running(App(agents=[Foreman])) as world:
+        foreman = await world.get_agent(Foreman, "f")
+        await foreman.order_behind("delegate")
+        async with asyncio.timeout(30):
+            while not (questions := await foreman.questions.list()):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        (run,) = [one for one in await told(world, DIGGER, "r1") if one["kind"] == "run"]
+        below = f"{DIGGER}/Grandchild:{run['facts']['child']}"
+
+        root, wait = await told(world, below, run["facts"]["key"])
+        assert (root["status"], rows([wait])) == ("waiting", [("wait", "question", 1, "running")])
+        await foreman.questions.answer(questions[0], "yes")
+        assert await foreman.order("delegate") == "completed"
+
+        root, wait = await told(world, below, run["facts"]["key"])
+        assert (root["status"], wait["status"], wait["facts"]["decision"]) == ("completed", "completed", "answered")
+        spans = await told(world, DIGGER, "r1")
+        assert [one["parent"] for one in spans if one["kind"] == "run"] == [spans[0]["number"]]
+        assert len(await told(world, DIGGER)) == 1
+
+
+async def test_a_class_without_records_has_no_timeline_of_its_runs() -> None:
+    class Silent(Agent):
+        record_retention = None
+
+        async def on_run(self, input: str) -> str:
+            return await self.step("one", str, input)
+
+    class Caller(Agent):
+        async def order(self) -> str:
+            return (await self.run_agent(Silent, "x", run_id="r1")).status
+
+    async with running(App(agents=[Caller])) as world:
+        caller = await world.get_agent(Caller, "c")
+        await caller.order()
+
+        assert await told(world, "Caller:c/Silent:r1") == []
