@@ -22,7 +22,7 @@ def span(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, spans: Any) -> str:
-    monkeypatch.setattr(remote, "ask_or_open", lambda *_, **__: {"spans": spans, "more": False})
+    monkeypatch.setattr(remote, "ask_or_open", lambda *_, **__: {"spans": spans, "more": False, "incarnations": []})
     explain.explain("Desk:main", *arguments)
     return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
 

@@ -18,6 +18,7 @@ from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, is_there, iso_tim
 from sapwood.admin.content import Content
 from sapwood.admin.dead_letters import AdminDeadLetters
 from sapwood.admin.spending import AdminSpending
+from sapwood.admin.waiting_runs import with_waits
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.pending_work import pending_work
@@ -265,7 +266,9 @@ class Admin:
             raise NotFound(f"{found} has no record of a turn {turn!r}.", path=found.segments)
         content = Content(self.node, is_shown=True)
         shown = [content.span(row) if row["number"] < 0 else row for row in rows[:MOST_ROWS]]
+        shown = with_waits(tree, found, shown)
         told: dict[str, Any] = {"address": str(found), "spans": shown, "more": len(rows) > MOST_ROWS}
+        told["incarnations"] = [one._asdict() for one in reads.incarnations(database)]
         if step is not None:
             steps = [row for row in rows if row["kind"] == "step" and row["step"] == (step or None)]
             if not steps:

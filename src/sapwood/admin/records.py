@@ -14,10 +14,10 @@ from sapwood.address import Address
 from sapwood.admin.cursors import WRONG
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint, Event, OneAgent
 from sapwood.admin.event_stream import END
+from sapwood.admin.waiting_runs import with_waits
 from sapwood.admin.walk import Visited, walk
 from sapwood.errors import InvalidArguments, SapwoodError
 from sapwood.kernel.ports.read_models import Timespan
-from sapwood.storage.database import Database
 
 SPANS_AT_ONCE = 200
 """Spans of an event. Other agents have their turn after each."""
@@ -78,7 +78,7 @@ async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:
                         page = page[: MOST_SPANS - told]
                         told += len(page)
                         if page:
-                            yield "spans", _event(call, one.address, one.database, page)
+                            yield "spans", _event(call, one, page)
                         if has_more:
                             break
             except SapwoodError:
@@ -105,18 +105,14 @@ async def _pages(
         one.tree.slices.commit()
 
 
-def _event(call: AdminCall, address: Address, database: Database, page: list[dict[str, Any]]) -> dict[str, Any]:
+def _event(call: AdminCall, one: Visited, page: list[dict[str, Any]]) -> dict[str, Any]:
     numbers = {span["incarnation"] for span in page}
-    known = call.node.read_models.incarnations(database)
+    known = call.node.read_models.incarnations(one.database)
     first, last = min(numbers), max(numbers) + 1  # with the next one: where a gap ends
     return {
-        "address": str(address),
-        "spans": [call.content.span(span) for span in page],
-        "incarnations": [
-            {"number": number, "began_at": began_at, "version": version}
-            for number, began_at, version in known
-            if first <= number <= last
-        ],
+        "address": str(one.address),
+        "spans": [call.content.span(span) for span in with_waits(one.tree, one.address, page)],
+        "incarnations": [entry._asdict() for entry in known if first <= entry.number <= last],
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sapwood.capabilities.spans import COLUMNS, facts_of
-from sapwood.kernel.ports.read_models import Timespan, has_table
+from sapwood.kernel.ports.read_models import Incarnation, Timespan, has_column, has_table
 from sapwood.storage.database import Database
 
 INCARNATIONS = 1000
@@ -40,12 +40,13 @@ def timeline(database: Database, which: Timespan, after: int, most: int) -> list
     return _read(database, f"{sql} ORDER BY number", (after, which.work, which.begins_at, which.ends_at), most)
 
 
-def recorded_incarnations(database: Database) -> list[tuple[int, float, str]]:
-    """Return the number, the start and the version of each recorded incarnation, the latest of them."""
+def recorded_incarnations(database: Database) -> list[Incarnation]:
+    """Return the recorded incarnations, the latest of them, in order."""
     if not has_table(database, "sapwood_incarnations"):
         return []
-    sql = "SELECT number, began_at, version FROM sapwood_incarnations ORDER BY number DESC"
-    return database.look(sql, (), INCARNATIONS)[1][::-1]
+    crashed_at = "crashed_at" if has_column(database, "sapwood_incarnations", "crashed_at") else "NULL"
+    sql = f"SELECT number, began_at, version, {crashed_at} FROM sapwood_incarnations ORDER BY number DESC"  # noqa: S608 - ours
+    return [Incarnation(*row) for row in database.look(sql, (), INCARNATIONS)[1][::-1]]
 
 
 def _read(database: Database, which: str, arguments: Sequence[object], most: int) -> list[dict[str, Any]]:

@@ -375,12 +375,13 @@ class Spans:
 
     def _note(self, began_at: float) -> None:
         self._is_noted = True
-        self._database.execute(
-            "INSERT INTO sapwood_incarnations (number, began_at, version) VALUES (?, ?, ?)",
-            self._incarnation,
-            began_at,
-            _version(),
+        taken = self._actor.host.crashed_before(self._actor.address.root)
+        # The agent may have slept since, and have begun again in the same process.
+        sql = (
+            "INSERT INTO sapwood_incarnations (number, began_at, version, crashed_at) VALUES (?1, ?2, ?3,"
+            " (SELECT ?4 WHERE ?4 > (SELECT max(began_at) FROM sapwood_incarnations)))"
         )
+        self._database.execute(sql, self._incarnation, began_at, _version(), taken)
 
     def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
         """What was written is undone: write it with the next commit."""

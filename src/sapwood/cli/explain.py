@@ -57,8 +57,9 @@ def explain(
         _print_request(answer["requests"], attempt)
     elif answer["spans"]:
         console = Console(soft_wrap=True)
-        shown = _work if turn is None else _timeline
-        for part in tables(*shown(answer["spans"]), width=console.width if console.is_terminal else None):
+        crashes = {one["number"] for one in answer["incarnations"] if one["crashed_at"] is not None}
+        shown = _work(answer["spans"]) if turn is None else _timeline(answer["spans"], crashes)
+        for part in tables(*shown, width=console.width if console.is_terminal else None):
             # Never narrower than what must not be shortened: a terminal wraps such lines.
             Console(soft_wrap=True, width=WIDEST).print(part)
     else:
@@ -97,14 +98,15 @@ def _work(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]
     return ["began", "kind", NAME, "turn or run", "status", "took"], rows
 
 
-def _timeline(spans: list[dict[str, Any]]) -> tuple[list[str], list[list[str] | str]]:
+def _timeline(spans: list[dict[str, Any]], crashes: set[int]) -> tuple[list[str], list[list[str] | str]]:
     """Return what happened in a turn, in order, with times since its beginning."""
     began, incarnation = spans[0]["began_at"], spans[0]["incarnation"]
     rows: list[list[str] | str] = []
     for one in spans:
-        if one["incarnation"] != incarnation:
+        if one["incarnation"] > incarnation:
+            is_crash = any(incarnation < number <= one["incarnation"] for number in crashes)
             incarnation = one["incarnation"]
-            rows.append("the process ended, or the agent slept")
+            rows.append("the process was killed" if is_crash else "the process ended, or the agent slept")
         first = one["first_at"]
         rows.append(
             [

@@ -22,5 +22,6 @@ CREATE INDEX sapwood_spans_open ON sapwood_spans (number) WHERE status IN ('runn
 CREATE TABLE sapwood_incarnations (
     number      INTEGER PRIMARY KEY,
     began_at    REAL NOT NULL,
-    version     TEXT NOT NULL                   -- of sapwood
+    version     TEXT NOT NULL,                  -- of sapwood
+    crashed_at  REAL                            -- when a process took over from one that had been killed, since the row before; NULL: none did
 ) STRICT;

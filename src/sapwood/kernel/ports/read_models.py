@@ -112,6 +112,17 @@ def _none(*_: object) -> Any:
     return None
 
 
+class Incarnation(NamedTuple):
+    """A time that an agent was in memory and recorded anything."""
+
+    number: int
+    began_at: float
+    version: str
+    """The version of sapwood."""
+    crashed_at: float | None
+    """When a process took over from one that had been killed, since the incarnation before. `None`: none did."""
+
+
 class Timespan(NamedTuple):
     """Which spans of an agent are meant."""
 
@@ -179,8 +190,8 @@ class ReadModels:
     """Each reads what work was given that its package knows."""
     timeline: Callable[[Database, Timespan, int | None, int], list[dict[str, Any]]] = _nothing
     """Returns at most so many spans of a timespan by pages: those after a number. In a page, they are in order."""
-    incarnations: Callable[[Database], list[tuple[int, float, str]]] = _nothing
-    """Returns the number, the start and the version of each recorded incarnation."""
+    incarnations: Callable[[Database], list[Incarnation]] = _nothing
+    """Returns the recorded incarnations, in order."""
     sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing
     """Returns the URL and the body of what a model was sent in a step, by the number of its span."""
 

@@ -15,15 +15,13 @@ import msgspec
 
 from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
 from sapwood.capabilities.steps import STEP_TIMES, StepTimes
-from sapwood.kernel.ports.read_models import Timespan, has_column
+from sapwood.kernel.ports.read_models import Incarnation, Timespan, has_column
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.tables.journal import MAX_ENTRIES, Attempt, Entry, Journal, entries_of, journal_in
 from sapwood.runs.tables.own_questions import QUESTION_TIMES, QuestionTimes
 from sapwood.storage.database import Database
 
 Span = dict[str, Any]
-Incarnation = tuple[int, float, str]
-"""Its number, its beginning and the version of sapwood."""
 
 FIRST = -(2**52)
 PER_RUN = 5 * MAX_ENTRIES
@@ -254,9 +252,7 @@ def _attempts(run: ExecutedRun, later: Sequence[Attempt], known: Sequence[Incarn
     before = later[0].incarnation if later else None
     end = run.ended_at if not later else later[0].began_at
     numbers = [
-        number
-        for number, began_at, _ in known
-        if (end is None or began_at <= end) and (before is None or number < before)
+        one.number for one in known if (end is None or one.began_at <= end) and (before is None or one.number < before)
     ]
     return [Attempt(run.started_at, max(numbers, default=0)), *later]
 

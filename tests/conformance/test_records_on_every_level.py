@@ -1,0 +1,106 @@
+"""The timelines of agents that wait for one another tell the wait for a person, and the crash in it, on every level."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.conformance.chats import Talking
+from tests.conformance.runtimes import running
+
+from sapwood import App, agent_tool, tool
+from sapwood.address import Address
+from sapwood.admin.admin import Admin
+from sapwood.testing import ScriptedModel, World, call, text
+
+
+class Payer(Talking):
+    """Pays."""
+
+    model = ScriptedModel(call("pay", amount=3, id="p1"), text("paid"), each=True)
+
+    @tool(requires_approval=True)
+    async def pay(self, amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+
+class Broker(Talking):
+    """Has something paid."""
+
+    tools = (agent_tool(Payer),)
+    model = ScriptedModel(call("payer", id="l1", message="go"), text("done"), each=True)
+
+
+class Buyer(Talking):
+    tools = (agent_tool(Broker),)
+    model = ScriptedModel(call("broker", id="m1", message="go"), text("bought"), each=True)
+
+
+async def levels(world: World) -> list[dict[str, Any]]:
+    """Return what is told of each agent, from the root downwards."""
+    found, address = list[dict[str, Any]](), "Buyer:b"
+    while True:
+        of: Any = getattr(world.node, "of", None)
+        admin = Admin(world.node if of is None else of(Address.parse(address).root))
+        (work,) = (await admin.explain(address))["spans"]
+        found.append(await admin.explain(address, work["work"].removeprefix("run ")))
+        run = next((one for one in found[-1]["spans"] if one["kind"] == "run"), None)
+        if run is None:
+            return found
+        address = f"{address}/{run['name']}:{run['facts']['child']}"
+
+
+def of_kind(told: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [one for one in told["spans"] if one["kind"] == kind]
+
+
+async def test_a_wait_and_a_crash_in_it_are_told_on_every_level() -> None:
+    async with running(App(agents=[Buyer])) as world:
+        buyer = await world.get_agent(Buyer, "b")
+        turn = (await buyer.turns.start("buy")).id
+        async with asyncio.timeout(60):
+            while not await buyer.questions.list():  # noqa: ASYNC110 - a commit tells nobody
+                await asyncio.sleep(0.01)
+        await world.clock.advance(60)
+        await world.crash()
+        await world.clock.advance(60)
+        buyer = await world.get_agent(Buyer, "b")
+
+        top, middle, bottom = await levels(world)
+        assert [one["status"] for told in (top, middle) for one in of_kind(told, "run")] == ["waiting", "waiting"]
+        assert [one["status"] for one in of_kind(bottom, "wait")] == ["running"]
+
+        (question,) = await buyer.questions.list()
+        await buyer.questions.approve(question)
+        assert (await buyer.turns.wait(turn)).status == "completed"
+        await world.settled()
+
+        told = await levels(world)
+        assert len(told) == 3
+        for one in told:
+            waited = (of_kind(one, "run") or of_kind(one, "wait"))[0]
+            first, second = one["incarnations"]
+            assert (waited["incarnation"], waited["status"]) == (first["number"], "completed")
+            assert waited["ended_at"] - waited["began_at"] >= 60
+            assert first["crashed_at"] is None
+            assert waited["began_at"] < second["crashed_at"] <= second["began_at"] <= waited["ended_at"]
+            assert one["spans"][-1]["incarnation"] == second["number"]
+            assert {span["attempt"] for span in one["spans"]} == {1}
+
+
+async def test_a_restart_in_good_order_is_no_crash() -> None:
+    async with running(App(agents=[Buyer])) as world:
+        buyer = await world.get_agent(Buyer, "b")
+        turn = (await buyer.turns.start("buy")).id
+        async with asyncio.timeout(60):
+            while not await buyer.questions.list():  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        await world.restart()
+        buyer = await world.get_agent(Buyer, "b")
+        (question,) = await buyer.questions.list()
+        await buyer.questions.approve(question)
+        await buyer.turns.wait(turn)
+        await world.settled()
+
+        assert {one["crashed_at"] for told in await levels(world) for one in told["incarnations"]} == {None}
