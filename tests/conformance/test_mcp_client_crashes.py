@@ -12,6 +12,7 @@ from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
 
 from sapwood import Agent, App, ChatAgent
+from sapwood.admin.admin import Admin
 from sapwood.errors import NotFound, Unavailable
 from sapwood.testing import ScriptedModel, call, text
 from sapwood.types import McpServer
@@ -119,6 +120,12 @@ async def outputs(one: Served) -> list[Any]:
     return [part.get("output", part.get("errorText")) for part in parts if "toolCallId" in part]
 
 
+async def attempts(one: Served) -> list[tuple[int, str]]:
+    """Return the attempts at the tool calls of the turn, and their ends, as they are recorded."""
+    spans = (await Admin(one.world.node).explain("CallerDesk:d", "m1"))["spans"]
+    return [(span["attempt"], span["status"]) for span in spans if span["kind"] == "tool"]
+
+
 async def test_a_task_at_a_server_is_followed_again_after_a_crash() -> None:
     hotel = Hotel()
     hotel.becomes_task()
@@ -134,6 +141,7 @@ async def test_a_task_at_a_server_is_followed_again_after_a_crash() -> None:
         await (await desk_of(one)).turns.wait("m1")
         assert hotel.begun == [{"city": "Bonn"}]
         assert await outputs(one) == ["booked"]
+        assert await attempts(one) == [(1, "completed")]
 
 
 async def test_a_task_of_code_in_a_fiber_is_followed_again_after_a_crash() -> None:
@@ -325,6 +333,7 @@ async def test_a_call_whose_answer_a_crash_has_cut_off_is_repeated_only_if_that_
         assert len(hotel.asked("tools/call")) == 1 + repeats
         (output,) = await outputs(one)
         assert output == "booked" if repeats else output.startswith("Refused: The call was interrupted")
+        assert await attempts(one) == [(1, "interrupted"), *([(2, "completed")] if repeats else [])]
 
 
 async def test_a_task_is_followed_also_if_its_server_has_failed_meanwhile() -> None:

@@ -13,6 +13,7 @@ from sapwood.address import Address
 from sapwood.admin.admin import Admin
 from sapwood.errors import NotFound
 from sapwood.testing import World
+from sapwood.testing import running as running_here
 
 Row = tuple[str, str, int, str]
 """Kind, name, attempt and status of a span."""
@@ -172,3 +173,37 @@ async def test_a_class_without_records_has_no_timeline_of_its_runs() -> None:
         await caller.order()
 
         assert await told(world, "Caller:c/Silent:r1") == []
+
+
+async def test_a_fiber_that_got_further_between_two_crashes_has_three_attempts() -> None:
+    class Walker(Agent):
+        async def begin(self) -> None:
+            self.start_fiber("walk", self.walk)
+
+        async def walk(self) -> None:
+            for number in range(2):
+                await self.step(f"step {number}", double, number)
+                await gates[number].wait()
+
+        async def steps(self) -> int:
+            return len(self._actor.database.execute("SELECT 1 FROM sapwood_steps"))
+
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async with running_here(App(agents=[Walker])) as world:
+        await (await world.get_agent(Walker, "w")).begin()
+        for at in (1, 2):
+            await world.clock.advance(600)
+            assert await (await world.get_agent(Walker, "w")).steps() == at
+            await world.crash()
+            gates[at - 1].set()
+        await world.get_agent(Walker, "w")
+        await world.clock.advance(600)
+        await world.settled()
+
+        spans = await told(world, "Walker:w")
+        assert [(one["attempt"], one["status"]) for one in reversed(spans)] == [
+            (1, "interrupted"),
+            (2, "interrupted"),
+            (3, "completed"),
+        ]

@@ -327,7 +327,9 @@ class FiberExecutor:
             self._spans.change(found[0].number, status="running")
         else:
             name, key = self._redaction.apply("name", row.name), row.key and self._redaction.apply("name", row.key)
-            self._spans.begin("fiber", work, name, attempt=1 + row.recoveries, method=row.method, fiber=key)
+            # Progress resets the recoveries of a fiber, and not the number of its attempts.
+            before = self._spans.attempts(work, "fiber", name) if row.recoveries else 0
+            self._spans.begin("fiber", work, name, attempt=1 + before, method=row.method, fiber=key)
 
     def record_end(self, number: int, status: str, error: BaseException | None = None) -> None:
         """Record that a fiber is over, unless that is recorded already."""

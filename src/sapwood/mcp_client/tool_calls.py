@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError
+from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -50,6 +52,8 @@ LONGEST_PROMPT, LONGEST_SCHEMA, LONGEST_KEY = 4096, 64 * 1024, 256
 """Of a question of a server: characters of its text, bytes of the schema of its answer, and characters of its key."""
 LONGEST_TASK = 1024
 """Characters of the id of a task: each look at it sends the id as a header."""
+when_sent_again: ContextVar[Callable[[], None] | None] = ContextVar("sapwood_when_sent_again", default=None)
+"""Called before a request is sent again whose answer a crash has cut off."""
 CANCEL_TASK = "_sapwood_cancel_mcp_task"
 QUEUE = "sapwood mcp"
 
@@ -174,8 +178,11 @@ class OneCall:
         known = self._read()
         if isinstance(known, Done):
             return known.body
-        if isinstance(known, Sent) and not (known.asks_again or self._tool.repeats or self._tool.reads_only):
-            raise Refused(INTERRUPTED)
+        if isinstance(known, Sent):
+            if not (known.asks_again or self._tool.repeats or self._tool.reads_only):
+                raise Refused(INTERRUPTED)
+            if (sends_again := when_sent_again.get()) is not None:
+                sends_again()
         body = await self._driven(known or Sent())
         self._write(Done(body))
         return body

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ from sapwood.chat.store.file_references import revived
 from sapwood.chat.tools.tools import Toolbox
 from sapwood.errors import NotCopyable
 from sapwood.kernel.marshal.copier import json_to_copy
+from sapwood.mcp_client.tool_calls import when_sent_again
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -70,6 +71,22 @@ class ToolTurn(Protocol):
     def tool_raised(self) -> Callable[[str, Exception], str]: ...
 
 
+def _note_again(turn: ToolTurn, id: str, name: str) -> None:
+    """Note that a call is repeated, unless it continues where it was."""
+    if not turn.toolbox.resumes(name):
+        turn.journal.begun_again(id)
+
+
+@contextmanager
+def _noting(again: Callable[[], None]) -> Generator[None, None, None]:
+    """Call this if a call in the block is sent to a server again."""
+    token = when_sent_again.set(again)
+    try:
+        yield
+    finally:
+        when_sent_again.reset(token)
+
+
 def Journalled(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
     from pydantic_ai import ModelRetry, ToolFailed
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
@@ -102,11 +119,11 @@ def Journalled(turn: ToolTurn) -> Any:  # noqa: N802 - it makes a class, which n
                 if status == "running" and not turn.toolbox.is_idempotent(name):
                     await journal.ended(id, error=INTERRUPTED)
                     raise ToolFailed(INTERRUPTED)
-                journal.begun_again(id)
+                _note_again(turn, id, name)
             await journal.kept()
             try:
                 try:
-                    with turn.within(id, name):
+                    with turn.within(id, name), _noting(lambda: journal.begun_again(id)):
                         value = await turn.toolbox.run(id, lambda: handler(args))
                 except SkipToolExecution as skipped:
                     value = skipped.result

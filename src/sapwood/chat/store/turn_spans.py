@@ -16,6 +16,8 @@ LONGEST_ARGUMENTS = 4000
 """Characters of the arguments of a tool call that a record holds."""
 CUT = {"completed": "skipped", "failed": "interrupted", "cancelled": "cancelled", "skipped": "skipped"}
 """How what is open ends when its turn ends, by the status of the turn."""
+INTERRUPTED = "call was interrupted: the process"
+"""What the errors of tool calls say that a crash interrupted, and that are not repeated."""
 WAITS = {"approval": "approval", "client": "client", "client soon": "client"}
 """What a turn waits for, by the answerer of a tool call. A run has a span of its own."""
 
@@ -73,7 +75,8 @@ class TurnSpans:
         elif after.answer is not None and (before is None or before.answer is None):
             self._answered(work, turn, after)
         if after.status in ("done", "failed") and (row := self._spans.find(work, "tool", after.id)) is not None:
-            failed = "interrupted" if self._spans.is_from_before(row) else "failed"
+            was_cut = self._spans.is_from_before(row) and INTERRUPTED in (after.error or "")
+            failed = "interrupted" if was_cut else "failed"
             self._spans.end(row.number, "completed" if after.status == "done" else failed, **_outcome(after))
 
     def tool_begins(self, turn: TurnRow, call: ToolCall) -> None:

@@ -186,6 +186,10 @@ class Toolbox:
         # A call to a server knows by itself how far it got, and whether it may be repeated.
         return options is None and self.servers.found(name) is not None
 
+    def resumes(self, name: str) -> bool:
+        """Return whether a call that a crash interrupted continues where it was, and says itself if it begins again."""
+        return name in self.companions or (name not in self._options and self.servers.found(name) is not None)
+
     def _of_method(self, name: str) -> Any:
         method = getattr(self._actor.agent, name)
         function = method.__func__
