@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tests.unit.admin_requests import LOOK, ask, pages, stream
 from sapwood import Agent, App, NotFound, Refused, Retry
 from sapwood.admin import root_names
 from sapwood.admin.access import Access, Scope
+from sapwood.admin.admin import Admin
+from sapwood.admin.walk import PAGE, walk
 from sapwood.errors import InvalidArguments, StoredDataError
 from sapwood.testing import World, running
 from sapwood.types import Address
@@ -46,6 +49,11 @@ class AdminRoot(Agent):
     async def grow(self, *names: str) -> None:
         for name in names:
             await (await self.sub_agent(AdminLeaf, name)).put()
+
+    async def copy_children(self, count: int) -> None:
+        """Have so many children: only their rows are made."""
+        for number in range(1, count + 1):
+            self._actor.registry.add("AdminLeaf", str(number), trace=None)
 
     async def grow_below(self, name: str, below: str) -> None:
         await (await self.sub_agent(AdminLeaf, name)).grow(below)
@@ -326,3 +334,26 @@ async def test_a_tree_that_is_damaged_is_listed_with_all_others() -> None:
         assert [(row["name"], row["last_error"]) for row in rows] == [("a", None), ("b", "Its file is damaged.")]
         assert [name for name, _ in found] == ["rows", "end"]
         assert names(found[0][1]["rows"]) == ["a", "b"]
+
+
+async def test_other_agents_have_their_turn_while_very_many_children_are_searched() -> None:
+    async with running(App(agents=[AdminRoot])) as world:
+        root = await world.get_agent(AdminRoot, "r")
+        await root.grow("a")
+        await root.copy_children(3 * PAGE)
+        ticks, is_over = 0, False
+
+        async def others() -> None:
+            nonlocal ticks
+            while not is_over:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        waiting = asyncio.create_task(others())
+        async with aclosing(walk(Admin(world.node).lookup, Address.parse("AdminRoot:r"))) as visited:
+            names = [str(one.address) async for one in visited]
+        is_over = True
+        await waiting
+
+        assert names[1:] == [f"AdminRoot:r/AdminLeaf:{name}" for name in ("a", *map(str, range(1, 3 * PAGE + 1)))]
+        assert ticks >= len(names) + 3

@@ -38,6 +38,14 @@ class Visited(NamedTuple):
         return self.lookup.database(self.tree, self.stem)
 
 
+class Siblings(NamedTuple):
+    """The children of an agent on the way that are not read yet: those after this generation."""
+
+    parent: Address
+    stem: str
+    after: int = 0
+
+
 async def walk(lookup: AgentLookup, start: Address, *, below: bool = True) -> AsyncGenerator[Visited, None]:
     """Yield an agent, and with `below` those below it: children in the order of their creation, each before its own.
 
@@ -46,17 +54,21 @@ async def walk(lookup: AgentLookup, start: Address, *, below: bool = True) -> As
     tree, address, stem = await lookup.find(start)
     tree.visitors += 1  # or it may be forgotten before this ends, and its files opened twice
     try:
-        to_visit: list[tuple[Address, str, SubAgent | None]] = [(address, stem, None)]
+        to_visit: list[Siblings | Visited] = [Visited(tree, address, stem, None, lookup)]
         parents = {ROOT_STEM, *(_parents(tree) if below else ())}
         while to_visit and tree.destroyed is None:
-            address, stem, child = to_visit.pop()
+            one = to_visit.pop()
             tree.slices.commit()
-            yield (one := Visited(tree, address, stem, child, lookup))
+            if isinstance(one, Siblings):
+                to_visit += _children(lookup, tree, one)
+                await asyncio.sleep(0)
+                continue
+            yield one
             await asyncio.sleep(0)
             # One that is in memory may have got children since.
-            may_be_parent = below and (stem in parents or address in tree.actors)
+            may_be_parent = below and (one.stem in parents or one.address in tree.actors)
             if may_be_parent and tree.destroyed is None and one.database.exists:
-                to_visit += reversed(_children(lookup, tree, address, stem))
+                to_visit.append(Siblings(one.address, one.stem))
     finally:
         tree.visitors -= 1
 
@@ -70,13 +82,16 @@ def _parents(tree: Tree) -> list[str]:
         return []
 
 
-def _children(lookup: AgentLookup, tree: Tree, address: Address, stem: str) -> list[tuple[Address, str, SubAgent]]:
-    found: list[tuple[Address, str, SubAgent]] = []
+def _children(lookup: AgentLookup, tree: Tree, of: Siblings) -> list[Siblings | Visited]:
+    """Return some children of an agent and what stands for the others, the first ones last."""
     try:
-        table, after = lookup.children(tree, stem), 0
-        while page := table.page(None, after, PAGE):
-            found += [(address.child(one.type, one.name), child_stem(stem, one.generation), one) for one in page]
-            after = page[-1].generation
+        page = lookup.children(tree, of.stem).page(None, of.after, PAGE)
     except SapwoodError:  # damaged, which `verify` reports; the others are shown
-        pass
+        return []
+    found: list[Siblings | Visited] = [
+        Visited(tree, of.parent.child(one.type, one.name), child_stem(of.stem, one.generation), one, lookup)
+        for one in reversed(page)
+    ]
+    if len(page) == PAGE:
+        found.insert(0, of._replace(after=page[-1].generation))
     return found

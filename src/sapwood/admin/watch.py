@@ -26,7 +26,7 @@ MOST = 300
 """Agents that one stream may watch."""
 EVERY = 0.5
 """Seconds between two comparisons."""
-AT_ONCE = 25
+AT_ONCE = 10
 """Agents that are looked at before other tasks have a turn."""
 MOST_COUNTED = 1000
 """Agents with questions or dead letters that are counted at most below one agent."""
