@@ -73,6 +73,10 @@ test *args:
 pages *names:
     cd examples/pages && npm install --no-audit --no-fund --ignore-scripts --loglevel=error && npm run check && npm run build -- {{names}}
 
+# Record the tour of the studio for the README and the documentation.
+tour:
+    python scripts/record_tour.py
+
 # Take new pictures of the pages for the documentation, and put all of them into a folder to look at.
 pictures folder *args:
     SAPWOOD_PICTURES="{{folder}}" pytest tests/browser {{args}}
