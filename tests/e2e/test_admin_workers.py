@@ -60,6 +60,22 @@ class Talker(ChatAgent):
 
 app = App(agents=[Talker])
 """
+TABBED = """
+from sapwood import Agent, App
+from sapwood.studio import StudioTab
+
+
+class Box(Agent):
+    studio_tabs = (StudioTab("A tab", "tab.html", methods=("greet",)),)
+
+    async def greet(self) -> str:
+        return f"I am {self.name}."
+
+    async def burn(self) -> None: ...
+
+
+app = App(agents=[Box])
+"""
 TWO = ("serve", "app:app", "--workers", "2", "--grace", "5")
 NAMES = [f"b{number:02}" for number in range(12)]
 
@@ -229,6 +245,25 @@ def test_the_spending_of_both_workers_is_added_up_by_hour(folder: Path) -> None:
     assert (row["class"], row["model"], row["user"], row["requests"]) == ("Talker", "scripted", "operator", len(NAMES))
     assert (told["count"], len(told["trees"]), told["unanswered"]) == (len(NAMES), 3, [])
     assert row["input_tokens"] == sum(one["input_tokens"] for one in every["rows"])
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_every_worker_serves_the_pages_of_tabs_and_calls_the_agents_of_both(folder: Path) -> None:
+    (folder / "tab.html").write_text("<title>A tab</title>")
+    (folder / "app.py").write_text(TABBED)
+    with serving(folder, *TWO, "--studio") as server:
+        token = json.loads((folder / "sapwood-data/operator.json").read_text())["token"]
+        for name in NAMES:  # any worker may accept a connection
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            connection.request("GET", "/studio/tabs/Box/0/")
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"<title>A tab</title>")
+            connection.close()
+            called = post(server, "tab-call", token, address=f"Box:{name}", tab="A tab", method="greet")
+            assert called == (200, {"result": f"I am {name}."})
+            refused = post(server, "tab-call", token, address=f"Box:{name}", tab="A tab", method="burn")
+            assert refused[0] == 403
 
 
 @pytest.mark.slow
