@@ -73,7 +73,7 @@ def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gallery: Gallery) -> None:
     operator = Operator(page := tabs.open(example.link()))
     attention = page.get_by_role("list", name="Needs attention")
-    expect(attention.get_by_role("link")).to_have_count(3)  # questions, a dead letter, a slow method
+    expect(attention.get_by_role("link")).to_have_count(4)  # questions, a dead letter, a retry storm, a slow method
     expect(attention).to_contain_text("2 questions wait for a person")
     gallery.pictures(page, "studio-faults")
 
@@ -122,7 +122,7 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
 
     # A call that fails and is retried, many times a second.
     operator.begin()
-    operator.click(page.get_by_role("link", name="Schedules"))
+    operator.click(attention.get_by_role("link", name=re.compile("deliver of Courier:north failed")))
     storm = page.get_by_role("row", name="deliver")
     expect(storm).to_contain_text("depot-3 does not answer: parcel 7 stays here")
     expect(storm).to_contain_text(re.compile(r"failed \d\d+×"))
@@ -130,6 +130,8 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
     operator.confirm("Removes deliver() from the queue 'parcels'.")
     expect(page.get_by_text("Nothing is scheduled")).to_be_visible()
     operator.mended("a retry storm")
+    operator.begin()
+    expect(attention.get_by_role("link", name=re.compile("deliver"))).to_have_count(0)
 
     assert turn("ClaimsDesk:anna") == "completed"
     assert turn("Survey:field") == "completed"

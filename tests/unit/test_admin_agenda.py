@@ -20,6 +20,7 @@ from sapwood.types import Address, Fiber
 CALLS: list[str] = []
 STARTS: list[str] = []
 SLOW = Retry(max_attempts=3, initial_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
+STORM = Retry(max_attempts=100, initial_delay=timedelta(minutes=1), max_delay=timedelta(minutes=1))
 ROOT = "AdminPlanner:main"
 
 
@@ -51,6 +52,9 @@ class AdminPlanner(Agent):
 
     async def go_wrong(self) -> None:
         self.start_fiber("wreck", self.wreck)
+
+    async def storm(self) -> None:
+        self.queues["post"].with_retry(STORM).add(self.send, "storm")
 
     async def lose(self) -> None:
         self.queues.default.with_retry(Retry(max_attempts=1)).add(self.send, "lost")
@@ -342,6 +346,33 @@ async def test_dead_letters_are_called_again_or_deleted() -> None:
         assert CALLS == ["send lost"]
 
 
+async def test_calls_that_fail_again_and_again_are_shown_until_they_are_cancelled() -> None:
+    async def failing(world: World) -> list[tuple[str, str, int]]:
+        rows = (await ask(world, "top"))["failing"]
+        assert all(row["due_at"] > 0 and "worker" in row for row in rows)
+        return [(row["address"], row["method"], row["failures"]) for row in rows]
+
+    async with running(app()) as world:
+        agent = await world.get_agent(AdminPlanner, "main")
+        await agent.storm()
+        await world.settled()
+        for _ in range(100):  # the delays are random
+            (row,) = (await ask(world, "agenda"))["rows"]
+            number = row["failures"]
+            assert await failing(world) == ([(ROOT, "send", number)] if number >= 3 else [])
+            if number > 4:
+                break
+            await world.clock.advance(15)
+            await world.settled()
+        else:
+            raise AssertionError("It does not fail again.")
+
+        await ask(world, "act", address=ROOT, id=row["id"], do="cancel")
+        await world.clock.advance(60)
+        await world.clock.advance(11)
+        assert await failing(world) == []
+
+
 async def test_a_dead_letter_is_replayed_under_the_new_name_of_its_method() -> None:
     async with running(app()) as world:
         agent = await world.get_agent(AdminPlanner, "main")
@@ -361,7 +392,7 @@ async def test_a_dead_letter_is_replayed_under_the_new_name_of_its_method() -> N
             with pytest.raises(error):
                 await ask(world, "act", **one, method=wrong)
         with pytest.raises(InvalidArguments, match="for `replay` only"):
-            await ask(world, "act", **one | {"do": "delete"}, method="remind")
+            await ask(world, "act", address=ROOT, id=letter["id"], do="delete", method="remind")
         assert (await ask(world, "dead-letters"))["letters"] == [letter]
 
         assert (await ask(world, "act", **one, method="remind"))["done"] == 1

@@ -5,7 +5,7 @@ import { count, duration, plural } from "./format";
 import { type Loaded, useAnswer } from "./hooks";
 import { Good, Warning } from "./icons";
 import { AgentName, type Column, ErrorNote, Gaps, Loading, Nothing, Table, Title } from "./parts";
-import { link } from "./route";
+import { agentLink, link } from "./route";
 import { useSession } from "./session";
 import type { Busy, Letter, Page, QuestionRow, Top, Unread } from "./types";
 import { Workers } from "./Workers";
@@ -52,6 +52,8 @@ function concerns(top: Top, questions: Page<QuestionRow> | null, letters: Letter
     const number = `${count(letters.letters.length)}${letters.more ? "+" : ""}`;
     found.push({ key: "dead", tone: "bad", text: <>{number} dead {letters.letters.length === 1 ? "letter" : "letters"}: calls whose retries failed</>, href: link(["schedules"], { show: "dead" }) });
   }
+  for (const one of top.failing.slice(0, 5))
+    found.push({ key: `failing ${one.address} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> of {one.address} failed {plural(one.failures, "time")} in a row, and is retried</>, href: agentLink(one.address, "schedules") });
   for (const one of top.slow.slice(0, 5))
     found.push({ key: `slow ${one.worker} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> kept {one.worker} from all other work for up to {duration(one.seconds)}, {plural(one.times, "time")}</>, href: link(["machines"], { show: "slow" }) });
   return found;

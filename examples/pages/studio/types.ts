@@ -61,8 +61,9 @@ export type Worker = {
   waiting: { due: number; waking: number; disk: number; threads: number; clients: number; workers: number };
 };
 export type Busy = { address: Address; worker: string; agents: number; calls: number; per_second: number | null; queued: number; more: boolean; sockets: number };
+export type FailingCall = { address: Address; method: string; worker: string; failures: number; due_at: number };
 export type Silent = { worker: string; pool: string; process: number | null; uptime: number; cpu_seconds: number; memory: number };
-export type Top = { workers: Worker[]; busiest: Busy[]; slow: { method: string; worker: string; times: number; seconds: number }[]; silent?: Silent[]; unanswered?: string[]; called?: string };
+export type Top = { workers: Worker[]; busiest: Busy[]; slow: { method: string; worker: string; times: number; seconds: number }[]; failing: FailingCall[]; silent?: Silent[]; unanswered?: string[]; called?: string };
 export type SlowRow = { address: Address; method: string; seconds: number; at: number; worker: string; stack: Content<string> };
 export type LogRecord = { number: number; time: number; level: string; logger: string; message: string; address: Address | null; exception: string | null; worker: string };
 export type Effect = { done: number; effect: string };

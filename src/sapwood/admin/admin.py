@@ -19,6 +19,7 @@ from sapwood.admin.content import Content
 from sapwood.admin.dead_letters import AdminDeadLetters
 from sapwood.admin.spending import AdminSpending
 from sapwood.admin.waiting_runs import with_waits
+from sapwood.capabilities.failing_calls import FailingCalls
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.pending_work import pending_work
@@ -35,6 +36,8 @@ from sapwood.kernel.trees.tree import Tree
 from sapwood.web.stats import busiest, counted, name_of
 
 MOST_AGENTS = 500
+MOST_FAILING = 20
+"""Failing calls of each process that `top` shows."""
 PAGE = 256
 
 
@@ -100,7 +103,7 @@ class Admin:
         }
 
     def top(self, *, trees: int = 20) -> dict[str, Any]:
-        """Return what the process uses and does, and its busiest trees."""
+        """Return what the process uses and does, its busiest trees, and which stored calls fail again and again."""
         slow = [
             {"method": method, "worker": name_of(self.node), "times": times, "seconds": longest}
             for method, (times, longest) in list(self.node.watchdog.slow.items())
@@ -109,6 +112,10 @@ class Admin:
             "workers": [asdict(counted(self.node))],
             "busiest": [asdict(one) for one in busiest(self.node, trees)],
             "slow": slow,
+            "failing": [
+                asdict(one) | {"worker": name_of(self.node)}
+                for one in self.node.shared(FailingCalls).list(MOST_FAILING)
+            ],
         }
 
     async def _root(self, root: Address, left: list[int], children: int) -> AgentBranch:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from sapwood import tracing
 from sapwood.capabilities.call_rows import CallRow, CallRows, retry_of
 from sapwood.capabilities.dead_letters import DeadLetters
+from sapwood.capabilities.failing_calls import FailingCall, FailingCalls
 from sapwood.capabilities.spans import Spans, code_of
 from sapwood.capabilities.steps import Steps, Work
 from sapwood.capabilities.stored_method import load
@@ -215,6 +216,7 @@ class StoredCalls:
             return self._give_up(row._replace(failures=failed), error)
         due = actor.host.clock.now() + retry.wait(failed, actor.host.random)
         self.rows.retry(row.number, due, failed, text)
+        actor.host.shared(FailingCalls).note(row.number, FailingCall(str(actor.address), row.method, failed, due))
         return due
 
     def _put_off(self, row: CallRow, error: UsageError) -> float:

@@ -1,0 +1,56 @@
+"""Scheduled and queued calls of one process that fail again and again: an operator looks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sapwood.clock import Clock
+from sapwood.settings import Settings
+
+FEWEST = 3
+"""Failures in a row from which a call counts."""
+MOST = 1000
+"""Calls that are remembered."""
+GRACE = 10.0
+"""Seconds after its next attempt was due until a call that has not failed again is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailingCall:
+    """One stored call that failed several times in a row, and is retried."""
+
+    address: str
+    method: str
+    failures: int
+    """Attempts that failed."""
+    due_at: float
+    """When the next attempt is due."""
+
+
+class FailingCalls:
+    """The failing calls of one process, by the agent and the number of the call."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._calls: dict[tuple[str, int], FailingCall] = {}
+
+    def note(self, number: int, call: FailingCall) -> None:
+        """Remember a call that failed again."""
+        if call.failures < FEWEST:
+            return
+        key = call.address, number
+        self._calls.pop(key, None)
+        self._calls[key] = call
+        if len(self._calls) > MOST:
+            self._forget()
+        if len(self._calls) > MOST:
+            del self._calls[next(iter(self._calls))]
+
+    def list(self, limit: int) -> list[FailingCall]:
+        """Return those that failed most often. Calls that succeeded or were cancelled since are forgotten soon."""
+        self._forget()
+        return sorted(self._calls.values(), key=lambda one: -one.failures)[:limit]
+
+    def _forget(self) -> None:
+        now = self._clock.now()
+        self._calls = {key: one for key, one in self._calls.items() if now <= one.due_at + GRACE}
