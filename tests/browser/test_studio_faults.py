@@ -105,6 +105,7 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
     letter = page.get_by_role("listitem").filter(has_text=LETTER)
     expect(letter).to_contain_text("has no method 'send_mail'")
     letter.get_by_label("New name of send_mail").fill("send_letter")
+    gallery.pictures(page, "studio-renamed")
     operator.click(letter.get_by_role("button", name="Replay as send_letter"))
     operator.confirm("Calls send_letter() with the arguments of send_mail().")
     expect(page.get_by_text("There are no dead letters")).to_be_visible()
@@ -112,7 +113,7 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
 
     # A method that computes for too long, called by a schedule.
     operator.begin()
-    operator.click(attention.get_by_role("link", name=re.compile("Archive.index kept")))
+    operator.click(attention.get_by_role("link", name=re.compile("Archive.index kept its process")))
     operator.click(page.get_by_role("listitem").get_by_role("link", name="Archive main").first)
     operator.click(page.get_by_label("Archive main").get_by_role("link", name="Schedules"))
     operator.click(page.get_by_role("row", name="index").get_by_role("button", name="Cancel"))

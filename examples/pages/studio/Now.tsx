@@ -55,7 +55,7 @@ function concerns(top: Top, questions: Page<QuestionRow> | null, letters: Letter
   for (const one of top.failing.slice(0, 5))
     found.push({ key: `failing ${one.address} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> of {one.address} failed {plural(one.failures, "time")} in a row, and is retried</>, href: agentLink(one.address, "schedules") });
   for (const one of top.slow.slice(0, 5))
-    found.push({ key: `slow ${one.worker} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> kept {one.worker} from all other work for up to {duration(one.seconds)}, {plural(one.times, "time")}</>, href: link(["machines"], { show: "slow" }) });
+    found.push({ key: `slow ${one.worker} ${one.method}`, tone: "warn", text: <><code>{one.method}</code> kept {one.worker || "its process"} from all other work for up to {duration(one.seconds)}, {plural(one.times, "time")}</>, href: link(["machines"], { show: "slow" }) });
   return found;
 }
 
