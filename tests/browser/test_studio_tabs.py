@@ -114,11 +114,8 @@ def test_a_hostile_page_gets_nothing_but_what_it_may_have(tabs: Tabs, example: T
     assert example.answer("state", address=address)["state"] == {"note": "mine"}
     assert len([one for one in asked if one.endswith("/studio/")]) == 1  # and no frame
     # To another place on this server, it cannot go either.
-    page.frames[1].evaluate("() => { location.href = '/agents/trespasser/moved' }")
-    expect(page.locator("iframe[title=Hostile]")).to_be_visible()
-    page.wait_for_function("() => frames.length === 1")
-    while page.frames[1].url != "chrome-error://chromewebdata/":
-        page.wait_for_event("framenavigated")
+    with page.expect_event("framenavigated", lambda frame: frame.url.startswith("chrome-error:")):
+        page.frames[1].evaluate("() => { location.href = '/agents/trespasser/moved' }")
     # A request to its URL would have created an agent.
     roots = example.answer("agents", type="Trespasser")["rows"]
     assert [row["address"] for row in roots] == [address]
