@@ -27,6 +27,7 @@ from sapwood.capabilities.unfinished_reads import call_arguments, unfinished_wor
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.models.user_ledger import UserLedger
 from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
+from sapwood.chat.store.chunk_reads import chunk_count, stored_chunks
 from sapwood.chat.store.message_reads import message_count, stored_messages
 from sapwood.chat.store.request_reads import sent_requests
 from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
@@ -86,6 +87,8 @@ READ_MODELS = ReadModels(
     open_turns=open_turns,
     messages=stored_messages,
     message_count=message_count,
+    chunks=stored_chunks,
+    chunk_count=chunk_count,
     files=stored_files,
     file_totals=file_totals,
     decisions=stored_decisions,

@@ -55,6 +55,30 @@ def test_a_step_shows_what_the_model_was_sent(tabs: Tabs, example: StudioServer,
     expect(timeline.get_by_role("treeitem")).to_have_count(1)
 
 
+def test_a_run_is_scrubbed_from_its_first_chunk_to_its_last(
+    tabs: Tabs, example: StudioServer, desk: str, gallery: Gallery
+) -> None:
+    page = tabs.open(example.link(place(example, desk)))
+    page.get_by_role("treeitem", name="run Researcher").first.click()
+    detail = page.get_by_role("dialog", name="Researcher")
+    moment = detail.get_by_role("slider", name="Moment")
+    then = detail.get_by_role("group", name="At this moment")
+    expect(moment).to_have_attribute("aria-valuetext", re.compile("Chunk 1 of .* after the start"))
+    expect(then).not_to_contain_text("6,650 km.")
+
+    moment.focus()
+    page.keyboard.press("End")
+    expect(then).to_contain_text("The Nile: 6,650 km.")
+    expect(then.get_by_role("group", name="Output of look")).to_contain_text("6650")
+    gallery.pictures(page, "studio-scrub")
+    page.keyboard.press("Home")
+    expect(then).to_contain_text("Nothing yet")
+
+    page.keyboard.press("Escape")
+    page.get_by_role("treeitem", name="Step 1").first.click()
+    expect(page.get_by_text("No chunks are kept")).to_be_visible()
+
+
 def test_it_grows_while_one_looks(tabs: Tabs, example: StudioServer, desk: str, gallery: Gallery) -> None:
     page = tabs.open(example.link(place(example, desk)))
     timeline = page.get_by_role("tree", name="Timeline")

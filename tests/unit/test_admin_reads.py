@@ -357,6 +357,28 @@ async def test_the_tables_of_an_agent_are_described() -> None:
         assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": []}
 
 
+async def test_what_a_run_streamed_is_read_by_pages() -> None:
+    async with running(app()) as world:
+        await filled(world)
+        await world.restart()
+        clerk = (await ask(world, "agents", address="AdminDesk:main"))["rows"][0]["address"]
+        (run,) = (await ask(world, "works", address=clerk))["rows"]
+        about: dict[str, Any] = {"address": clerk, "work": run["work"]}
+
+        found = [row for page in await pages(world, "chunks", **about, limit=1) for row in page]
+        told = await ask(world, "chunks", LOOK, **about)
+        later = await ask(world, "chunks", **about, **{"from": run["ended_at"] + 1})
+
+        chunks = [chunk for row in found for chunk in row["chunks"]]
+        assert "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta") == "It is in the drawer."
+        assert [row["number"] for row in found] == sorted({row["number"] for row in found})
+        assert told["total"] == len(found)
+        assert told["rows"][0]["chunks"] == {"hidden": "array", "length": len(found[0]["chunks"])}
+        assert (later["rows"], later["total"]) == ([], 0)
+        other = await ask(world, "chunks", address=clerk, work="run never")
+        assert (other["rows"], other["next"]) == ([], None)
+
+
 async def test_the_files_of_an_agent_are_listed_newest_first() -> None:
     async with running(app()) as world:
         desk, _ = await filled(world)
@@ -390,12 +412,16 @@ async def test_no_answer_has_a_secret_without_the_scope_content() -> None:
     async with running(app()) as world:
         await filled(world)
         told: dict[str, Any] = {}
+        child = (await ask(world, "agents", address="AdminDesk:main"))["rows"][0]["address"]
+        clerk = {"address": child} | (await ask(world, "works", address=child))["rows"][0]
         for name, endpoint in ENDPOINTS.items():
             if endpoint.scope not in ("look", None) or name in ("watch", "methods"):
                 continue
             fields = endpoint.params.__struct_fields__
             params = {"address": "AdminDesk:main"} if "address" in fields else {}
             params |= {"text": "A"} if "text" in fields else {}
+            if name == "chunks":
+                params |= {"address": clerk["address"], "work": clerk["work"]}
             if endpoint.stream is not None:
                 told[name] = await events(world, name, LOOK, **params, **({"below": True} if name == "spans" else {}))
             else:

@@ -9,6 +9,7 @@ import { JsonBox } from "./Json";
 import { AgentName, CopyButton, ErrorNote, Loading, Nothing, StatusBadge } from "./parts";
 import { agentLink } from "./route";
 import { childOf } from "./children";
+import { Scrub } from "./Scrub";
 import { useSession } from "./session";
 import { type SpanRow, titleOf } from "./spans";
 import type { Json, ModelRequest } from "./types";
@@ -21,6 +22,7 @@ export function SpanDetail({ row, start, onClose }: { row: SpanRow; start: numbe
   const [back] = useState(opener);
   const took = row.isCut ? "not known: its process ended" : row.end !== null ? duration(row.end - span.began_at) : "unfinished";
   const facts = Object.fromEntries(Object.entries(span.facts).map(([name, value]) => [name, TEXTS.has(name) ? parsed(value) : value]));
+  const scrub = scrubOf(row);
   const about: [string, ReactNode][] = [
     ["Agent", <AgentName key="agent" address={address} />],
     ["Began", <>{fullTime(span.began_at)}, {duration(span.began_at - start)} after the start</>],
@@ -38,10 +40,21 @@ export function SpanDetail({ row, start, onClose }: { row: SpanRow; start: numbe
         <dl className="details">{about.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
         {Object.keys(facts).length > 0 && <section aria-labelledby="facts"><h2 id="facts">Recorded</h2><JsonBox label="Facts" value={facts as Json} open={3} /></section>}
         {span.kind === "run" && <p><a href={agentLink(childOf(address, `${span.name}:${span.facts.child}`))}>Open the sub-agent</a></p>}
+        {scrub && <Scrub {...scrub} />}
         {span.kind === "step" && <Asked address={address} turn={span.work} step={span.step ?? 0} attempt={span.attempt} />}
       </div>
     </Drawer>
   );
+}
+
+/** Seconds after its end in which the last chunks of a step are stored. */
+const FLUSH = 0.02;
+
+/** Where the chunks of a turn, a step or a run are. */
+function scrubOf({ span, address, end }: SpanRow) {
+  if (span.kind === "run") return { address: childOf(address, `${span.name}:${span.facts.child}`), work: `run ${span.facts.key}`, start: span.began_at };
+  if (span.kind === "turn") return { address, work: span.work, start: span.began_at };
+  return span.kind === "step" && span.step ? { address, work: span.work, from: span.began_at, to: end === null ? null : end + FLUSH, start: span.began_at } : null;
 }
 
 function parsed(value: Json): Json {

@@ -8,6 +8,7 @@ from sapwood.admin.act import ACT
 from sapwood.admin.agenda import AGENDA
 from sapwood.admin.agents import AGENTS
 from sapwood.admin.cancellation import CANCEL_RUN, CANCEL_TURN
+from sapwood.admin.chunks import CHUNKS
 from sapwood.admin.cluster import CLUSTER
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.connections import CONNECTIONS
@@ -41,6 +42,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     WORKS,
     SPANS,
     ASKED,
+    CHUNKS,
     RECORD,
     SCHEMA,
     FILES,

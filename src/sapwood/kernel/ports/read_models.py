@@ -84,6 +84,24 @@ class StoredMessage(NamedTuple):
     """The id of the turn that wrote it or that it began; `None` if that is not known."""
 
 
+class StoredSegment(NamedTuple):
+    """Chunks that were stored together."""
+
+    first: int
+    """The number of its first chunk."""
+    at: float
+    body: str
+    """A JSON array."""
+
+
+class ChunkRange(NamedTuple):
+    """Which chunks of a turn or run are meant."""
+
+    work: str
+    begins_at: float | None = None
+    ends_at: float | None = None
+
+
 class StoredFile(NamedTuple):
     """A file of an agent."""
 
@@ -171,6 +189,10 @@ class ReadModels:
     """Returns at most so many messages, the newest first: those before a position."""
     message_count: Callable[[Database], int] = _zero
     """Counts the messages."""
+    chunks: Callable[[Database, ChunkRange, int, int], list[StoredSegment]] = _nothing
+    """Returns at most so many segments of what a turn or run streamed, in order: those after a number."""
+    chunk_count: Callable[[Database, ChunkRange], int] = _zero
+    """Counts the segments."""
     files: Callable[[Database, int | None, int], list[StoredFile]] = _nothing
     """Returns at most so many files, the newest first: those before a number."""
     file_totals: Callable[[Database], tuple[int, int, int]] = _no_files
