@@ -142,4 +142,14 @@ class Miner(ChatAgent):
         await self.send("Dig.")
 
 
-app = App(agents=[Plant, Desk, Miner])
+class Talker(ChatAgent):
+    """Talks for as long as it is not stopped."""
+
+    model = ScriptedModel(text("One two three. " * 200, delay=2 * SLOWLY), each=True)
+
+    @expose
+    async def wake(self) -> None:
+        """Do nothing."""
+
+
+app = App(agents=[Plant, Desk, Miner, Talker])

@@ -180,6 +180,32 @@ def test_work_is_called_by_what_it_was_given(opened: Callable[..., Page], desk: 
     expect(page.get_by_role("navigation", name="Agents above")).to_contain_text(desk.replace(":", " "))
 
 
+def test_the_operator_says_something_and_stops_the_answer(
+    opened: Callable[..., Page], example: StudioServer, gallery: Gallery
+) -> None:
+    talker = f"Talker:t-{uuid4().hex[:6]}"
+    example.call(talker, "wake")
+    page = opened("a", talker)
+    box = page.get_by_label("Message", exact=True)
+    box.focus()
+    expect(page.get_by_role("status").filter(has_text="as the user 'operator'")).to_be_visible()
+    page.keyboard.type("<b>Talk</b>, please.")
+    page.keyboard.press("Enter")
+    messages = page.get_by_role("log", name="Messages")
+    expect(messages).to_contain_text("<b>Talk</b>, please.")
+    expect(messages).to_contain_text("One two three. One two")  # before it is complete
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    gallery.pictures(page, "studio-say")
+
+    page.get_by_role("button", name="Stop").click()
+    expect(messages).to_contain_text("turn cancelled")
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    expect(messages.get_by_text("One two three").first).to_be_visible()
+    audit = (example.data / "operator.jsonl").read_text()
+    assert '"send"' in audit
+    assert "Talk</b>" not in audit
+
+
 def test_files_and_connections(opened: Callable[..., Page], example: StudioServer, gallery: Gallery) -> None:
     plant = f"Plant:lime-{uuid4().hex[:6]}"
     example.call(plant, "press", "<i>leaf.txt", "green")

@@ -349,12 +349,13 @@ async def test_the_tables_of_an_agent_are_described() -> None:
         (notes,) = [table for table in told["tables"] if table["is_own"]]
 
         assert told["bytes"] > 0
+        assert told["is_chat"]
         assert (notes["name"], notes["rows"]) == ("notes", 1)
         assert notes["columns"] == [
             {"name": "id", "type": "INTEGER", "not_null": False, "primary_key": 1},
             {"name": "text", "type": "TEXT", "not_null": True, "primary_key": 0},
         ]
-        assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": []}
+        assert await ask(world, "schema", address="AdminRefuser:main") == {"bytes": 0, "tables": [], "is_chat": False}
 
 
 async def test_what_a_run_streamed_is_read_by_pages() -> None:

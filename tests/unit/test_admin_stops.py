@@ -254,3 +254,27 @@ async def test_a_root_that_cannot_start_is_deleted(monkeypatch: pytest.MonkeyPat
         await world.settled()
 
         assert (await ask(world, "agents"))["rows"] == []
+
+
+async def test_a_message_of_the_operator_is_answered_once() -> None:
+    async with running(app()) as world:
+        await world.get_agent(AdminBossChat, "main")
+        await world.get_agent(AdminBoss, "main")
+        FREE.set()
+        about: dict[str, Any] = {"address": "AdminBossChat:main", "message": "Look.", "id": "studio-1"}
+
+        preview = await ask(world, "send", **about, preview=True)
+        sent = [await ask(world, "send", **about) for _ in range(2)]
+        await world.settled()
+
+        assert (preview["done"], preview["turn"]) == (0, None)
+        assert [one["turn"] for one in sent] == ["studio-1"] * 2
+        (turn,) = (await ask(world, "works", address="AdminBossChat:main"))["rows"]
+        assert (turn["input"], turn["facts"]["user"], turn["status"]) == ("Look.", "operator", "completed")
+        rows = (await ask(world, "transcript", address="AdminBossChat:main"))["rows"]
+        said = [row["message"]["parts"][-1]["text"] for row in rows]
+        assert said == ["Done.", "Look."]
+        with pytest.raises(InvalidArguments, match="not a chat agent"):
+            await ask(world, "send", address=MAIN, message="Look.")
+        with pytest.raises(InvalidArguments, match="empty"):
+            await ask(world, "send", address="AdminBossChat:main", message=" ")

@@ -41,7 +41,7 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   const title = <><span className="type">{name.type}</span> {name.name}</>;
   if (!row) return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
   if (row.status === "gone") return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
-  const hasChat = Boolean(schema.data?.tables.some((one) => one.name === "sapwood_messages"));
+  const hasChat = Boolean(schema.data?.is_chat || schema.data?.tables.some((one) => one.name === "sapwood_messages"));
   const added = (session.tabs[name.type] ?? []).map((one, number): Tab => ({ name: `tab-${number}`, label: one.title, view: AuthorTab, number }));
   const tabs = [...TABS.filter((one) => one.name !== "chat" || hasChat), ...added];
   const shown = tabs.find((one) => one.name === tab) ?? tabs[0];

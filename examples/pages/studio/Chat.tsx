@@ -1,4 +1,4 @@
-// The conversation of an agent, as it is stored. It is read, and only a turn can be cancelled here.
+// The conversation of an agent, as it is stored and as it is streamed, with a box for messages of the operator.
 
 import { type ReactNode, useLayoutEffect, useRef, useState } from "react";
 import { Thinking } from "../design/Page";
@@ -8,13 +8,16 @@ import type { ToolState } from "../design/ToolCard";
 import { ToolLine } from "../design/ToolLine";
 import { ActButton } from "./Act";
 import type { TabProps } from "./Agent";
+import { Composer } from "./Composer";
 import { CopyTest } from "./CopyTest";
 import { duration } from "./format";
 import { JsonBox } from "./Json";
+import { useLive } from "./live";
 import { turnOf, useTranscript } from "./messages";
 import { ErrorNote, isHidden, Loading, Nothing, Shown, StatusBadge, Time } from "./parts";
 import { link } from "./route";
 import { useSession } from "./session";
+import { StreamedPart } from "./StreamedPart";
 import type { Json, MessageRow, Span, UIMessage, UIPart } from "./types";
 
 const STATES: Record<string, ToolState> = {
@@ -24,8 +27,14 @@ const STATES: Record<string, ToolState> = {
 const OVER = ["completed", "failed", "cancelled", "interrupted", "skipped"];
 
 export default function Chat({ address, row }: TabProps) {
-  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks]), row.status !== "asleep");
-  const canAnswer = useSession().can("answer");
+  const [sent, setSent] = useState(0);
+  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks, sent]), row.status !== "asleep");
+  const session = useSession();
+  const canAnswer = session.can("answer");
+  const running = turns.find(({ status }) => !OVER.includes(status));
+  const streaming = running?.status === "running" && !running.facts.run && session.can("content") ? running.work : null;
+  const parts = useLive(address, streaming);
+  const live = streaming || rows.at(-1)?.role === "user" ? parts : []; // until the message is there
   const [isLoading, setLoading] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
@@ -37,10 +46,8 @@ export default function Chat({ address, row }: TabProps) {
     if (isEarlier.current) list.scrollTop += list.scrollHeight - height.current; // what was read stays where it was
     else if (follows.current) list.scrollTop = list.scrollHeight;
     isEarlier.current = false;
-  }, [rows]);
+  }, [rows, parts]);
   if (!isLoaded) return error ? <ErrorNote error={error} /> : <Loading what="Loading messages" />;
-  if (!rows.length) return <Nothing title="No messages yet">They appear here as soon as the conversation begins.</Nothing>;
-  const running = turns.find(({ status }) => !OVER.includes(status));
   const loadEarlier = async () => {
     height.current = box.current!.scrollHeight;
     isEarlier.current = true;
@@ -52,10 +59,11 @@ export default function Chat({ address, row }: TabProps) {
   return (
     <>
       {error && <ErrorNote error={error} />}
-      <div className="fills chat" ref={box} role="log" aria-label="Messages" tabIndex={0} onScroll={onScroll}>
+      {rows.length ? <div className="fills chat" ref={box} role="log" aria-label="Messages" tabIndex={0} onScroll={onScroll}>
         <div className="log-column">
           {hasEarlier && <p className="more"><button type="button" className="button is-small" disabled={isLoading} onClick={loadEarlier}>Earlier messages ({total - rows.length})</button></p>}
           {rows.map((one) => <Said key={one.position} row={one} turn={turnOf(one, turns)} address={address} />)}
+          {live.length > 0 && <article className="message is-assistant"><span className="unseen">assistant, unfinished: </span>{live.map((part, at) => (part.kind === "text" ? <Text key={at} text={part.text} /> : <StreamedPart key={at} part={part} />))}</article>}
           {running && (
             <div className="row">
               {running.status === "waiting" ? <StatusBadge status="waiting">waits for a person</StatusBadge> : <Thinking>Working</Thinking>}
@@ -64,7 +72,8 @@ export default function Chat({ address, row }: TabProps) {
             </div>
           )}
         </div>
-      </div>
+      </div> : <div className="fills"><Nothing title="No messages yet">They appear here as soon as the conversation begins.</Nothing></div>}
+      <Composer address={address} running={running} onSent={() => ((follows.current = true), setSent(sent + 1))} />
     </>
   );
 }

@@ -1,50 +1,22 @@
 // What a turn, a step or a run had streamed at a moment: a slider from its first to its last chunk.
 
-import { type ReactNode, useEffect, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { type AdminError, ask } from "./api";
+import { type ChunkRow, grown, type Part } from "./chunks";
 import { count, duration } from "./format";
 import { asError } from "./hooks";
-import { JsonBox } from "./Json";
-import { ErrorNote, Loading, Needs, Nothing, StatusBadge } from "./parts";
+import { ErrorNote, Loading, Needs, Nothing } from "./parts";
+import { StreamedPart } from "./StreamedPart";
 import { useSession } from "./session";
-import type { Address, Json, Page } from "./types";
+import type { Address, Page } from "./types";
 
 const PAGE = 100;
 const MOST_PAGES = 5;
 const FRESH = 2000;
 
-type Chunk = { type: string; [more: string]: Json };
-type Row = { number: number; at: number; chunks: Chunk[] };
-type Part = { kind: "text" | "reasoning" | "tool" | "other"; id: string; text: string; name: string; input?: Json; output?: Json; error?: string; isOver: boolean };
-
-/** What chunks make, without changing what was made before. */
-function grown(parts: Part[], chunks: Chunk[]): Part[] {
-  const next = [...parts];
-  const change = (id: string, values: (part: Part) => Partial<Part>) => {
-    const at = next.map((part) => part.kind !== "other" && part.id === id).lastIndexOf(true);
-    if (at >= 0) next[at] = { ...next[at], ...values(next[at]) };
-  };
-  for (const chunk of chunks) {
-    const id = String(chunk.id ?? chunk.toolCallId ?? "");
-    const part = (kind: Part["kind"], more: Partial<Part> = {}) => next.push({ kind, id, text: "", name: String(chunk.toolName ?? chunk.type), isOver: false, ...more });
-    const [kind, step] = [chunk.type.slice(0, chunk.type.lastIndexOf("-")), chunk.type.slice(chunk.type.lastIndexOf("-") + 1)];
-    if ((kind === "text" || kind === "reasoning") && step === "start") part(kind);
-    else if ((kind === "text" || kind === "reasoning") && step === "delta") change(id, ({ text }) => ({ text: text + String(chunk.delta ?? "") }));
-    else if ((kind === "text" || kind === "reasoning") && step === "end") change(id, () => ({ isOver: true }));
-    else if (chunk.type === "tool-input-start") part("tool");
-    else if (chunk.type === "tool-input-delta") change(id, ({ text }) => ({ text: text + String(chunk.inputTextDelta ?? "") }));
-    else if (chunk.type === "tool-input-available") {
-      if (!next.some((one) => one.kind === "tool" && one.id === id)) part("tool");
-      change(id, () => ({ input: chunk.input, name: String(chunk.toolName) }));
-    } else if (chunk.type.startsWith("tool-output-")) change(id, () => ({ output: chunk.output, error: chunk.errorText === undefined ? undefined : String(chunk.errorText), isOver: true }));
-    else if (!["start", "start-step", "finish-step", "finish", "message-metadata"].includes(chunk.type)) next.push({ kind: "other", id: "", text: "", name: chunk.type, output: chunk as Json, isOver: true });
-  }
-  return next;
-}
-
 /** The rows that have been loaded: at most a few pages of them, and what was made before the first of each page. */
 class Recording {
-  private readonly pages = new Map<number, { rows: Row[]; until: number }>();
+  private readonly pages = new Map<number, { rows: ChunkRow[]; until: number }>();
   /** What all pages before one made, and where that one begins. */
   private readonly starts: { after: string | null; parts: Part[] }[] = [{ after: null, parts: [] }];
   total = 0;
@@ -52,7 +24,7 @@ class Recording {
   constructor(private readonly params: object) {}
 
   /** Load what is needed to know the state at a row; earlier pages are read one after the other, and not kept. */
-  async at(index: number, signal: AbortSignal): Promise<{ row: Row; parts: Part[] } | null> {
+  async at(index: number, signal: AbortSignal): Promise<{ row: ChunkRow; parts: Part[] } | null> {
     const wanted = Math.floor(index / PAGE);
     for (let page = Math.min(wanted, this.starts.length - 1); page <= wanted; page++) {
       const known = this.pages.get(page);
@@ -66,9 +38,9 @@ class Recording {
     return null;
   }
 
-  private async load(page: number, signal: AbortSignal): Promise<Row[]> {
+  private async load(page: number, signal: AbortSignal): Promise<ChunkRow[]> {
     const start = this.starts[page];
-    const found = await ask<Page<Row>>("chunks", { ...this.params, after: start.after, limit: PAGE }, signal);
+    const found = await ask<Page<ChunkRow>>("chunks", { ...this.params, after: start.after, limit: PAGE }, signal);
     this.total = found.total ?? 0;
     this.pages.set(page, { rows: found.rows, until: found.next ? Infinity : performance.now() + FRESH }); // the last one may grow
     if (found.next) {
@@ -89,7 +61,7 @@ export function Scrub(props: Props) {
 function Loaded({ address, work, from, to, start }: Props) {
   const [recording] = useState(() => new Recording({ address, work, from, to }));
   const [index, setIndex] = useState(0);
-  const [shown, setShown] = useState<{ index: number; row: Row; parts: Part[] } | "nothing" | null>(null);
+  const [shown, setShown] = useState<{ index: number; row: ChunkRow; parts: Part[] } | "nothing" | null>(null);
   const [error, setError] = useState<AdminError | null>(null);
   const [round, setRound] = useState(0);
   const frame = useRef(0);
@@ -125,24 +97,9 @@ function Loaded({ address, work, from, to, start }: Props) {
             <input type="range" aria-label="Moment" min={0} max={total - 1} value={index} aria-valuetext={`${place}, ${time}`} onChange={(event) => setIndex(Number(event.target.value))} />
             <p className="muted num"><span>{place}</span><span>{time}</span></p>
           </div>
-          <div className="scrub-parts" role="group" aria-label="At this moment" tabIndex={0}>{shown.parts.length ? shown.parts.map((part, at) => <Shape key={at} part={part} />) : <p className="muted">Nothing yet</p>}</div>
+          <div className="scrub-parts" role="group" aria-label="At this moment" tabIndex={0}>{shown.parts.length ? shown.parts.map((part, at) => <StreamedPart key={at} part={part} />) : <p className="muted">Nothing yet</p>}</div>
         </>
       )}
     </section>
-  );
-}
-
-function Shape({ part }: { part: Part }): ReactNode {
-  const cursor = !part.isOver && <span className="cursor" aria-hidden="true" />;
-  if (part.kind === "text") return <p className="asked-text">{part.text}{cursor}</p>;
-  if (part.kind === "reasoning") return <p className="asked-text muted">{part.text}{cursor}</p>;
-  if (part.kind === "other") return <JsonBox label={part.name} value={part.output ?? null} open={1} />;
-  return (
-    <div className="asked-part">
-      <p><span className="muted">tool </span><strong className="mono">{part.name}</strong> {part.error !== undefined ? <StatusBadge status="failed" /> : part.isOver ? <StatusBadge status="completed" /> : null}</p>
-      {part.input !== undefined ? <JsonBox label={`Input of ${part.name}`} value={part.input} open={1} /> : <p className="asked-text mono">{part.text}{cursor}</p>}
-      {part.error !== undefined && <p className="row-error">{part.error}</p>}
-      {part.output !== undefined && <JsonBox label={`Output of ${part.name}`} value={part.output} open={1} />}
-    </div>
   );
 }

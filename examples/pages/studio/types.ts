@@ -45,7 +45,7 @@ export type TableInfo = {
   columns: { name: string; type: string; not_null: boolean; primary_key: number }[];
   indexes: { name: string; unique: boolean; columns: string[] }[];
 };
-export type Schema = { bytes: number; tables: TableInfo[] };
+export type Schema = { bytes: number; is_chat: boolean; tables: TableInfo[] };
 export type FileRow = { digest: string; name: Content<string> | null; media_type: string; size: number; created_at: number; place: "database" | "folder" | "archive"; used_by: string[] };
 export type ConnectionRow = {
   number: number; protocol: "websocket" | "events"; id: Content<string> | null; user: Content<string> | null; since: number; path: Content<string> | null; client: Content<string> | null;

@@ -14,7 +14,7 @@ from sapwood.storage.files import open_private
 log = logging.getLogger(__name__)
 
 FILE = "operator.jsonl"
-LEFT_OUT = frozenset({"address", "arguments", "value", "preview"})
+LEFT_OUT = frozenset({"address", "arguments", "message", "value", "preview"})
 """Parameters that are not logged, or elsewhere."""
 LONGEST = 1000
 """Characters of a parameter."""

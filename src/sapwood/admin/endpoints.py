@@ -21,6 +21,7 @@ from sapwood.admin.records import ASKED, SPANS, WORKS
 from sapwood.admin.removal import DESTROY, RESTART
 from sapwood.admin.runs import RUNS
 from sapwood.admin.schema import SCHEMA
+from sapwood.admin.send import SEND
 from sapwood.admin.session import SESSION
 from sapwood.admin.slow import SLOW
 from sapwood.admin.studio_tabs import TAB_CALL
@@ -50,6 +51,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     SLOW,
     LOGS,
     CLUSTER,
+    SEND,
     CANCEL_RUN,
     CANCEL_TURN,
     RESTART,

@@ -6,6 +6,10 @@ from typing import Any
 
 from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
+from sapwood.chat.agent import ChatAgent
+from sapwood.errors import UnknownAgent
+from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.kernel.trees.tree import Tree
 from sapwood.storage.database import Database
 
 MOST = 1000
@@ -15,13 +19,23 @@ MOST_COUNTED = 2000
 
 
 async def _schema(call: AdminCall, params: OneAgent) -> Answer:
-    _, database = await call.read(Address.parse(params.address))
+    tree, database = await call.read(address := Address.parse(params.address))
+    is_chat = _is_chat(call, tree, address)
     if not database.exists:
-        return {"bytes": 0, "tables": []}
+        return {"bytes": 0, "tables": [], "is_chat": is_chat}
     sql = "SELECT name, wr FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'virtual') ORDER BY name"
     _, found = database.look(sql, (), MOST)
     tables = [_table(database, name, is_rowless=bool(wr)) for name, wr in found if not name.startswith("sqlite_")]
-    return {"bytes": _size(database), "tables": tables}
+    return {"bytes": _size(database), "tables": tables, "is_chat": is_chat}
+
+
+def _is_chat(call: AdminCall, tree: Tree, address: Address) -> bool:
+    """Return whether its class has a conversation, as far as this process knows the class."""
+    try:
+        kind = tree.kinds.get(address.type) or resolve(address.type, call.node.roots)
+    except UnknownAgent:
+        return False
+    return issubclass(kind.cls, ChatAgent)
 
 
 def _table(database: Database, name: str, *, is_rowless: bool) -> dict[str, Any]:

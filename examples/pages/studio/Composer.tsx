@@ -1,0 +1,65 @@
+// A message to a chat agent, as the operator. The server says what it does, and the answer can be stopped.
+
+import { type FormEvent, type KeyboardEvent, useId, useRef, useState } from "react";
+import { type AdminError, ask } from "./api";
+import { asError } from "./hooks";
+import { ErrorNote } from "./parts";
+import { useSession } from "./session";
+import type { Address, Effect, Span } from "./types";
+
+type Sent = Effect & { turn: string | null };
+
+export function Composer({ address, running, onSent }: { address: Address; running?: Span; onSent: () => void }) {
+  const session = useSession();
+  const [text, setText] = useState("");
+  const [effect, setEffect] = useState<string | null>(null);
+  const [error, setError] = useState<AdminError | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  const [own, setOwn] = useState<string | null>(null);
+  const request = useRef<string | null>(null);
+  const box = useRef<HTMLTextAreaElement>(null);
+  const id = useId();
+  if (!session.can("act")) return null;
+  const attempt = async (work: () => Promise<string>) => {
+    setBusy(true);
+    try {
+      setEffect(await work());
+      setError(null);
+    } catch (failed) {
+      setError(asError(failed));
+    }
+    setBusy(false);
+  };
+  const preview = () => void ask<Sent>("send", { address, message: "", preview: true }).then((told) => setEffect(told.effect), (failed) => setError(asError(failed)));
+  const send = () => attempt(async () => {
+    request.current ??= `studio-${crypto.getRandomValues(new Uint32Array(3)).join("-")}`; // the same again if the answer was lost
+    const told = await ask<Sent>("send", { address, message: text, id: request.current });
+    request.current = null;
+    setOwn(told.turn);
+    setText("");
+    onSent();
+    return told.effect;
+  });
+  const isOwn = running !== undefined && running.facts.turn === own;
+  const stop = () => attempt(async () => (await ask<Effect>("cancel-turn", { address, turn: running!.facts.turn })).effect);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (text.trim() && !isBusy) void send();
+    box.current?.focus();
+  };
+  const onKey = (event: KeyboardEvent<HTMLTextAreaElement>) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) submit(event);
+  };
+  return (
+    <form className="composer" onSubmit={submit}>
+      {error && <ErrorNote error={error} />}
+      <div className="composer-row">
+        <label className="unseen" htmlFor={id}>Message</label>
+        <textarea ref={box} id={id} className="area is-text" rows={Math.min(6, text.split("\n").length)} value={text} placeholder="Message as the operator" aria-describedby={`${id}-effect`} onFocus={preview} onChange={(event) => (setText(event.target.value), (request.current = null))} onKeyDown={onKey} />
+        {isOwn && <button type="button" className="button is-bad" disabled={isBusy} onClick={stop}>Stop</button>}
+        <button type="submit" className="button is-main" disabled={!text.trim() || isBusy}>Send</button>
+      </div>
+      <p className="muted composer-effect" id={`${id}-effect`} role="status">{effect}</p>
+    </form>
+  );
+}

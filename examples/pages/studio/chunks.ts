@@ -1,0 +1,32 @@
+// Chunks of a stream, and the parts that they make.
+
+import type { Json } from "./types";
+
+export type Chunk = { type: string; [more: string]: Json };
+export type ChunkRow = { number: number; at: number; chunks: Chunk[] };
+export type Part = { kind: "text" | "reasoning" | "tool" | "other"; id: string; text: string; name: string; input?: Json; output?: Json; error?: string; isOver: boolean };
+
+/** What chunks make, without changing what was made before. */
+export function grown(parts: Part[], chunks: Chunk[]): Part[] {
+  const next = [...parts];
+  const change = (id: string, values: (part: Part) => Partial<Part>) => {
+    const at = next.map((part) => part.kind !== "other" && part.id === id).lastIndexOf(true);
+    if (at >= 0) next[at] = { ...next[at], ...values(next[at]) };
+  };
+  for (const chunk of chunks) {
+    const id = String(chunk.id ?? chunk.toolCallId ?? "");
+    const part = (kind: Part["kind"], more: Partial<Part> = {}) => next.push({ kind, id, text: "", name: String(chunk.toolName ?? chunk.type), isOver: false, ...more });
+    const [kind, step] = [chunk.type.slice(0, chunk.type.lastIndexOf("-")), chunk.type.slice(chunk.type.lastIndexOf("-") + 1)];
+    if ((kind === "text" || kind === "reasoning") && step === "start") part(kind);
+    else if ((kind === "text" || kind === "reasoning") && step === "delta") change(id, ({ text }) => ({ text: text + String(chunk.delta ?? "") }));
+    else if ((kind === "text" || kind === "reasoning") && step === "end") change(id, () => ({ isOver: true }));
+    else if (chunk.type === "tool-input-start") part("tool");
+    else if (chunk.type === "tool-input-delta") change(id, ({ text }) => ({ text: text + String(chunk.inputTextDelta ?? "") }));
+    else if (chunk.type === "tool-input-available") {
+      if (!next.some((one) => one.kind === "tool" && one.id === id)) part("tool");
+      change(id, () => ({ input: chunk.input, name: String(chunk.toolName) }));
+    } else if (chunk.type.startsWith("tool-output-")) change(id, () => ({ output: chunk.output, error: chunk.errorText === undefined ? undefined : String(chunk.errorText), isOver: true }));
+    else if (!["start", "start-step", "finish-step", "finish", "message-metadata"].includes(chunk.type)) next.push({ kind: "other", id: "", text: "", name: chunk.type, output: chunk as Json, isOver: true });
+  }
+  return next;
+}

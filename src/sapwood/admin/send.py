@@ -1,0 +1,52 @@
+"""`send`: a message to a chat agent, as the operator."""
+
+from __future__ import annotations
+
+from sapwood.address import Address
+from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
+from sapwood.chat.agent import ChatAgent
+from sapwood.chat.turn.intake import Intake
+from sapwood.errors import InvalidArguments
+from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.randomness import new_id
+
+USER = "operator"
+"""The user of the turn."""
+SKIPPED = "skipped"
+
+
+class Send(OneAgent):
+    message: str
+    id: str | None = None
+    preview: bool = False
+
+
+async def _send(call: AdminCall, params: Send) -> Answer:
+    tree, found, stem = await call.admin.lookup.find(Address.parse(params.address))
+    kind = tree.kinds.get(found.type) or resolve(found.type, call.node.roots)
+    if not issubclass(kind.cls, ChatAgent):
+        raise InvalidArguments(f"{found.type} is not a chat agent: it has no conversation.")
+    tree.slices.commit()
+    if params.preview:
+        open_turns = call.node.read_models.open_turns(call.admin.lookup.database(tree, stem), 1)
+        effect = f"Sends a message to {found}, as the user {USER!r}."
+        if open_turns:
+            effect += f" A turn is unfinished, and the concurrency of {found.type} is {kind.cls.concurrency!r}."
+        return {"done": 0, "effect": effect, "turn": None}
+    if not params.message.strip():
+        raise InvalidArguments("`message` must not be empty.")
+    with call.content.of_failures():
+        actor = await call.admin.lookup.wake(found)
+        message = {
+            "id": f"msg-{params.id or new_id(call.node.random)}",
+            "role": "user",
+            "parts": [{"type": "text", "text": params.message}],
+        }
+        row = actor.of(Intake).ask([message], id=params.id, user=USER)
+        await actor.leave()
+    is_skipped = row.status == SKIPPED
+    effect = "The message was dropped: another turn runs." if is_skipped else f"Began or queued the turn {row.id!r}."
+    return {"done": int(not is_skipped), "effect": effect, "turn": row.id}
+
+
+SEND = Endpoint("send", "act", Send, _send)
