@@ -30,7 +30,7 @@ def test_a_token_that_may_look_sees_no_content_and_no_buttons(
     for place in (*SCREENS, *OF_THE_SERVER, *of_the_agent):
         page.evaluate("place => { location.hash = place }", place)
         expect(page.get_by_role("status").filter(has_text="…")).to_have_count(0)
-        for word in ("Approve", "Deny", "Delete", "Restart", "Run", "Cancel", "Copy as test"):
+        for word in ("Approve", "Deny", "Delete", "Restart", "Run", "Cancel", "Copy as test", "Send"):
             expect(page.get_by_role("button", name=word, exact=True)).to_have_count(0)
         expect(page.get_by_role("main")).not_to_contain_text("How long")
         assert flaws(page) == [], place

@@ -27,8 +27,8 @@ const STATES: Record<string, ToolState> = {
 const OVER = ["completed", "failed", "cancelled", "interrupted", "skipped"];
 
 export default function Chat({ address, row }: TabProps) {
-  const [sent, setSent] = useState(0);
-  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks, sent]), row.status !== "asleep");
+  const [own, setOwn] = useState<string | null>(null);
+  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks, own]), row.status !== "asleep");
   const session = useSession();
   const canAnswer = session.can("answer");
   const running = turns.find(({ status }) => !OVER.includes(status));
@@ -68,12 +68,12 @@ export default function Chat({ address, row }: TabProps) {
             <div className="row">
               {running.status === "waiting" ? <StatusBadge status="waiting">waits for a person</StatusBadge> : <Thinking>Working</Thinking>}
               {running.status === "waiting" && <a className="button is-small" href={link(["inbox"], { at: address })}>{canAnswer ? "Answer" : "See in the inbox"}</a>}
-              <ActButton label="Cancel turn" title="Cancel the turn?" endpoint="cancel-turn" params={{ address, turn: running.facts.turn }} onDone={() => undefined} />
+              {running.facts.turn !== own && <ActButton label="Cancel turn" title="Cancel the turn?" endpoint="cancel-turn" params={{ address, turn: running.facts.turn }} onDone={() => undefined} />}
             </div>
           )}
         </div>
       </div> : <div className="fills"><Nothing title="No messages yet">They appear here as soon as the conversation begins.</Nothing></div>}
-      <Composer address={address} running={running} onSent={() => ((follows.current = true), setSent(sent + 1))} />
+      <Composer address={address} running={running} own={own} onSent={(turn) => ((follows.current = true), setOwn(turn))} />
     </>
   );
 }

@@ -9,13 +9,15 @@ import type { Address, Effect, Span } from "./types";
 
 type Sent = Effect & { turn: string | null };
 
-export function Composer({ address, running, onSent }: { address: Address; running?: Span; onSent: () => void }) {
+/** `own` is the turn that was begun here: it is stopped without a question. */
+type Props = { address: Address; running?: Span; own: string | null; onSent: (turn: string | null) => void };
+
+export function Composer({ address, running, own, onSent }: Props) {
   const session = useSession();
   const [text, setText] = useState("");
   const [effect, setEffect] = useState<string | null>(null);
   const [error, setError] = useState<AdminError | null>(null);
   const [isBusy, setBusy] = useState(false);
-  const [own, setOwn] = useState<string | null>(null);
   const request = useRef<string | null>(null);
   const box = useRef<HTMLTextAreaElement>(null);
   const id = useId();
@@ -32,12 +34,11 @@ export function Composer({ address, running, onSent }: { address: Address; runni
   };
   const preview = () => void ask<Sent>("send", { address, message: "", preview: true }).then((told) => setEffect(told.effect), (failed) => setError(asError(failed)));
   const send = () => attempt(async () => {
-    request.current ??= `studio-${crypto.getRandomValues(new Uint32Array(3)).join("-")}`; // the same again if the answer was lost
+    request.current ??= `studio-${Array.from(crypto.getRandomValues(new Uint8Array(8)), (one) => one.toString(16).padStart(2, "0")).join("")}`; // the same again if the answer was lost
     const told = await ask<Sent>("send", { address, message: text, id: request.current });
     request.current = null;
-    setOwn(told.turn);
     setText("");
-    onSent();
+    onSent(told.turn);
     return told.effect;
   });
   const isOwn = running !== undefined && running.facts.turn === own;
@@ -51,15 +52,15 @@ export function Composer({ address, running, onSent }: { address: Address; runni
     if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) submit(event);
   };
   return (
-    <form className="composer" onSubmit={submit}>
+    <form className="say" onSubmit={submit}>
       {error && <ErrorNote error={error} />}
-      <div className="composer-row">
+      <div className="say-row">
         <label className="unseen" htmlFor={id}>Message</label>
         <textarea ref={box} id={id} className="area is-text" rows={Math.min(6, text.split("\n").length)} value={text} placeholder="Message as the operator" aria-describedby={`${id}-effect`} onFocus={preview} onChange={(event) => (setText(event.target.value), (request.current = null))} onKeyDown={onKey} />
         {isOwn && <button type="button" className="button is-bad" disabled={isBusy} onClick={stop}>Stop</button>}
         <button type="submit" className="button is-main" disabled={!text.trim() || isBusy}>Send</button>
       </div>
-      <p className="muted composer-effect" id={`${id}-effect`} role="status">{effect}</p>
+      <p className="muted say-effect" id={`${id}-effect`} role="status">{effect}</p>
     </form>
   );
 }

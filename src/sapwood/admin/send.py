@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.chat.agent import ChatAgent
@@ -12,7 +14,6 @@ from sapwood.randomness import new_id
 
 USER = "operator"
 """The user of the turn."""
-SKIPPED = "skipped"
 
 
 class Send(OneAgent):
@@ -23,15 +24,15 @@ class Send(OneAgent):
 
 async def _send(call: AdminCall, params: Send) -> Answer:
     tree, found, stem = await call.admin.lookup.find(Address.parse(params.address))
-    kind = tree.kinds.get(found.type) or resolve(found.type, call.node.roots)
-    if not issubclass(kind.cls, ChatAgent):
+    cls: Any = (tree.kinds.get(found.type) or resolve(found.type, call.node.roots)).cls
+    if not issubclass(cls, ChatAgent):
         raise InvalidArguments(f"{found.type} is not a chat agent: it has no conversation.")
     tree.slices.commit()
     if params.preview:
         open_turns = call.node.read_models.open_turns(call.admin.lookup.database(tree, stem), 1)
         effect = f"Sends a message to {found}, as the user {USER!r}."
         if open_turns:
-            effect += f" A turn is unfinished, and the concurrency of {found.type} is {kind.cls.concurrency!r}."
+            effect += f" A turn is unfinished, and the concurrency of {found.type} is {cls.concurrency!r}."
         return {"done": 0, "effect": effect, "turn": None}
     if not params.message.strip():
         raise InvalidArguments("`message` must not be empty.")
@@ -44,9 +45,9 @@ async def _send(call: AdminCall, params: Send) -> Answer:
         }
         row = actor.of(Intake).ask([message], id=params.id, user=USER)
         await actor.leave()
-    is_skipped = row.status == SKIPPED
-    effect = "The message was dropped: another turn runs." if is_skipped else f"Began or queued the turn {row.id!r}."
-    return {"done": int(not is_skipped), "effect": effect, "turn": row.id}
+    done = {"skipped": "Dropped the message: another turn is unfinished", "running": f"Began the turn {row.id!r}"}
+    effect = done.get(row.status, f"Queued the turn {row.id!r}")
+    return {"done": int(row.status != "skipped"), "effect": f"{effect}.", "turn": row.id}
 
 
 SEND = Endpoint("send", "act", Send, _send)
