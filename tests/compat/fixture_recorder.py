@@ -95,6 +95,7 @@ def main() -> None:
     dialogues = [play(transcripts.play(transcripts.DIALOGUES)) for _ in range(2)]
     write_json(transcripts.merged(*dialogues), to / "wire.json")
     write_json(messages.forms(), to / "messages.json")
+    write_json(messages.frames(), to / "frames.json")
     write_json(surface(), to / "surface.json")
     write_json(manifest, to / "manifest.json")
 

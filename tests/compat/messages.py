@@ -15,6 +15,10 @@ import msgspec
 from msgspec import inspect
 
 import sapwood
+from sapwood.errors import Refused
+from sapwood.kernel.marshal.failures import pack_error
+from sapwood.runtimes.cluster.nats.transport import VERSION
+from sapwood.runtimes.workers.frames import Kind, credit, framed, opening
 
 NOT_SENT = {"HostCall", "BackupRequest"}
 """Structs that only travel between processes of one version: into a sandbox, and to a process of one backup."""
@@ -35,6 +39,18 @@ def _structs() -> Iterator[type[msgspec.Struct]]:
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__struct_config__.array_like:
                     yield value
+
+
+def frames() -> dict[str, Any]:
+    """Return frames between nodes, and an error that travels, as they are written."""
+    return {
+        "kinds": {kind.name: kind.value for kind in Kind},
+        "opening": framed(1, 7, Kind.OPEN, opening(b"call", 3, b"message")).hex(),
+        "credit": framed(2, 7, Kind.CREDIT, credit(5)).hex(),
+        "last": framed(3, 7, Kind.LAST, b"result").hex(),
+        "error": pack_error(Refused("not now")).hex(),
+        "version": VERSION,
+    }
 
 
 PARTS = ("sapwood.kernel.", "sapwood.runtimes.", "sapwood.web.", "sapwood.runs.")

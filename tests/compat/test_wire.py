@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from tests.compat import fixture_data, messages, transcripts
 
+from sapwood.errors import Refused
+from sapwood.kernel.marshal.failures import unpack_error
+from sapwood.runtimes.workers.frames import FrameReader, read_credit
+
 pytestmark = [pytest.mark.parametrize("release", fixture_data.RELEASES)]
 
 
@@ -58,6 +62,28 @@ def test_a_changed_frame_would_be_noticed_and_an_addition_would_not(release: str
 
 def test_every_message_between_nodes_and_in_the_log_can_be_read_by_the_release(release: str) -> None:
     assert messages.problems(read(release, "messages.json"), messages.forms()) == []
+
+
+def written_as(released: dict[str, str]) -> list[str]:
+    return [released[name] for name in ("opening", "credit", "last")]
+
+
+def test_frames_between_nodes_are_read_and_written_as_by_the_release(release: str) -> None:
+    released = read(release, "frames.json")
+    written = [bytes.fromhex(one) for one in written_as(released)]
+
+    reader = FrameReader()
+    found = [frame for one in written for frame in reader.read(one)]
+    assert [kind for _, kind, _ in found] == [released["kinds"][name] for name in ("OPEN", "CREDIT", "LAST")]
+    assert read_credit(found[1][2]) == 5
+    error = unpack_error(bytes.fromhex(released["error"]))
+    assert (type(error), str(error)) == (Refused, "not now")
+    now = messages.frames()
+    assert released["kinds"].items() <= now["kinds"].items()
+    assert [now[name] for name in ("opening", "credit", "last", "version")] == [
+        *written_as(released),
+        released["version"],
+    ]
 
 
 def test_a_changed_message_would_be_noticed_and_a_field_at_its_end_would_not(release: str) -> None:

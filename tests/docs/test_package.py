@@ -8,6 +8,8 @@ from pathlib import Path
 
 from scripts import check_package
 
+from sapwood.cli.doctor import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WHEEL = [*check_package.NEEDED, "sapwood/app.py"]
@@ -27,6 +29,25 @@ def test_what_the_metadata_says_of_pythons_is_what_is_tested() -> None:
 
     assert named[0] == oldest
     assert all(f'"{version}"' in matrix for version in named)
+
+
+def test_the_doctor_knows_every_extra() -> None:
+    assert {*EXTRAS} == {*PROJECT["optional-dependencies"]}
+
+
+def test_what_the_workflows_run_exists() -> None:
+    recipes = re.findall(r"^([\w-]+)[^\n:]*:", (ROOT / "justfile").read_text(), re.MULTILINE)
+    text = "\n".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    run = re.findall(r"\bjust ([\w-]+)", text)
+    files = re.findall(r"\b(?:python|bash) ([\w./-]+\.py|\.ci/\w+)", text)
+
+    assert {"setup", "test", "nightly"} <= {*run} <= {*recipes}
+    assert {"scripts/check_package.py", "scripts/try_wheel.py", ".ci/run"} <= {*files}
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def test_the_version_of_the_citation_is_that_of_the_package() -> None:
+    assert f"version: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_a_good_wheel_has_no_problem_and_a_bad_one_has() -> None:

@@ -34,6 +34,8 @@ EXTRAS = {
     "cluster": ("nats-py", "obstore"),
     "temporal": ("temporalio",),
     "sandbox": ("pydantic-monty",),
+    "mcp": ("mcp",),
+    "metrics": ("prometheus-client",),
     "otel": ("opentelemetry-sdk",),  # the API comes with others, and does nothing alone
 }
 
