@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from sapwood import Agent, App
@@ -87,20 +88,43 @@ def params(name: str) -> dict[str, Any]:
     return {field: FIELDS[field] for field in required if field in FIELDS}
 
 
-async def test_every_endpoint_refuses_every_scope_but_its_own() -> None:
+async def test_every_endpoint_refuses_every_scope_but_its_own(tmp_path: Path) -> None:
     async with asking() as (world, client):
         wrong: list[tuple[str, str, int]] = []
         for scope in SCOPES:
             given = token(world, scope)
             for name, endpoint in ENDPOINTS.items():
                 may = endpoint.scope in (None, scope)
-                if may and (name in ENDLESS or scope in ("admin", "act")):
-                    continue  # what they do is tested elsewhere
-                status = (await post(client, name, given, **params(name))).status_code
+                if may and name in ENDLESS:
+                    continue  # the next test has the tokens that are refused, and others read these streams
+                body = params(name)
+                if may and scope in ("admin", "act"):
+                    body |= {"address": "AdminGuarded:none"}  # what they do is tested elsewhere
+                    body |= {"folder": str(tmp_path)} if "folder" in body else {}
+                status = (await post(client, name, given, **body)).status_code
                 if (status != 403) != may:
                     wrong.append((scope, name, status))
 
         assert wrong == []
+
+
+async def test_every_endpoint_refuses_requests_without_a_token_or_with_none_of_the_scopes() -> None:
+    async with asking() as (world, client):
+        nothing = token(world)
+        for name, endpoint in ENDPOINTS.items():
+            assert (await client.post(f"/{name}", json=params(name))).status_code == 401, name
+            status = (await post(client, name, nothing, **params(name))).status_code
+            assert status == (200 if endpoint.scope is None else 403), name
+
+
+def test_every_required_parameter_of_every_endpoint_has_a_value_in_these_tests() -> None:
+    required = {
+        field.name
+        for endpoint in ENDPOINTS.values()
+        for field in msgspec.structs.fields(endpoint.params)
+        if field.required
+    }
+    assert required <= FIELDS.keys()
 
 
 @pytest.mark.parametrize(("body", "name", "needed"), NEEDS)
