@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.compat import fixture_data, messages, transcripts
-from tests.compat.office_app import app
+from tests.compat.office_app import CompatOffice, app
 from tests.compat.surface import surface
 from tests.conformance import replicated
 
+from sapwood.address import Address
 from sapwood.testing import running
 from sapwood.testing.loop import VirtualLoop
 
@@ -38,6 +39,12 @@ async def record_local(to: Path, scratch: Path) -> None:
 async def record_cluster(to: Path) -> None:
     async with replicated.running_replicated(app) as world:
         await fixture_data.fill(world)
+        # Some trees begin with a snapshot in the archive, of which one has messages behind it; others lie in the log.
+        keeper = world.node.keeper
+        assert keeper is not None
+        for root in (Address.root_of("CompatOffice", "main"), Address.root_of("CompatTalker", "finished")):
+            await keeper.snapshot(root)
+        await (await world.get_agent(CompatOffice, "main")).note("behind the snapshot")
         fixture_data.pack_cluster(replicated.storage_of(world.data), to / "cluster.json.xz")
 
 

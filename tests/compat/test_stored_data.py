@@ -120,6 +120,8 @@ async def test_the_log_and_the_archive_of_a_cluster_are_read_and_their_work_is_f
     replicated.put_storage(data, fixture_data.unpack_cluster(release))
 
     async with replicated.running_replicated(app, data=data, slow_slices="allow") as world:
+        office = await world.get_agent(CompatOffice, "main")
+        assert (await office.notes()).count("behind the snapshot") == 1
         await use_chats(world)
         await use_runs(world)
         await use_office(world)
