@@ -213,6 +213,8 @@ async def test_every_act_that_begins_or_ends_or_is_refused_is_a_line_of_the_audi
         await post(client, "state", look, **about)
         await post(client, "call", everything, **about, method="hello", arguments=["hunter2"])
         await post(client, "call", look, **about, method="hello", arguments=["hunter2"])
+        tab = {**about, "tab": "Guarded", "method": "hello", "arguments": ["hunter2"]}
+        assert (await post(client, "tab-call", token(world, "act"), **tab)).status_code == 403  # it names a scope too
         await post(client, "sql", everything, **about, sql="DELETE FROM nothing", write=True)
 
         file = world.data / "operator.jsonl"
@@ -222,6 +224,7 @@ async def test_every_act_that_begins_or_ends_or_is_refused_is_a_line_of_the_audi
             ("ann", "call", "AdminGuarded:a", "begun"),
             ("ann", "call", "AdminGuarded:a", "done"),
             ("ann", "call", "AdminGuarded:a", "refused"),
+            ("ann", "tab-call", "AdminGuarded:a", "refused"),
             ("ann", "sql", "AdminGuarded:a", "begun"),
             ("ann", "sql", "AdminGuarded:a", "failed"),
         ]
