@@ -137,6 +137,7 @@ class TestAfterACrash:
         timeline = page.get_by_role("tree", name="Timeline")
 
         expect(timeline.get_by_role("treeitem", name="attempt 2").first).to_be_visible()
+        expect(page.get_by_text("1 time", exact=True)).to_be_visible()
         expect(page.get_by_text(re.compile(r"process ended, [\d.]+ s")).first).to_be_attached()
         gallery.pictures(page, "studio-crash")
         whole = timeline.get_by_role("treeitem").count()

@@ -26,7 +26,7 @@ export function Agenda({ address }: { address?: string }) {
       </>
     ) },
     ...(address ? [] : [{ key: "agent", label: "Agent", cell: (row: AgendaRow) => <AgentName address={row.address} tab="schedules" /> }]),
-    { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status} />{row.failures > 0 && <span className="row-error"> failed {row.failures}×</span>}</> },
+    { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status === "waiting" ? "queued" : row.status}>{row.status}</StatusBadge>{row.failures > 0 && <span className="row-error"> failed {row.failures}×</span>}</> },
     { key: "due", label: "Due", cell: (row) => (row.due_at === null ? <span className="muted">{row.kind === "fiber" ? "when resumed" : "behind others"}</span> : <Time at={row.due_at} />) },
     { key: "act", label: "", align: "end", cell: (row) => (
       <span className="row-actions">

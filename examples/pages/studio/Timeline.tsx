@@ -72,7 +72,7 @@ function Summary({ rows, now }: { rows: TimelineRow[]; now: number }) {
   const [first] = spans;
   const agents = new Set(spans.map(({ address }) => address)).size;
   const retries = spans.filter(({ span }) => span.attempt > 1).length;
-  const gaps = rows.filter((row) => row.kind === "gap" && row.isCrash).length;
+  const gaps = crashes(rows);
   const found: [string, string][] = [
     ["Took", duration((first.end ?? now) - first.span.began_at)],
     ["Models", duration(took("step"))],
@@ -85,6 +85,17 @@ function Summary({ rows, now }: { rows: TimelineRow[]; now: number }) {
     ...(gaps ? [["Interrupted", plural(gaps, "time")] as [string, string]] : []),
   ];
   return <dl className="summary">{found.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>;
+}
+
+/** How often a process ended: agents that it held have gaps at the same time. */
+function crashes(rows: TimelineRow[]): number {
+  const gaps = rows.flatMap((row) => (row.kind === "gap" && row.isCrash ? [row] : [])).sort((a, b) => a.from - b.from);
+  let [number, end] = [0, -Infinity];
+  for (const { from, to } of gaps) {
+    if (from > end) number++;
+    end = Math.max(end, to);
+  }
+  return number;
 }
 
 type ChartProps = { rows: TimelineRow[]; now: number; toggle: (key: string) => void; closed: ReadonlySet<string>; onChoose: (row: SpanRow) => void };

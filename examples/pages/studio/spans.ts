@@ -8,6 +8,7 @@ export const isBad = ({ status }: Span) => status === "failed" || status === "in
 
 /** A span in words. */
 export function titleOf(span: Span): string {
+  if (span.kind === "turn" && span.facts.run) return "Turn"; // the row of the run is above it
   if (span.kind === "turn") return `Turn ${String(span.facts.turn ?? "").replace(/^turn-/, "")}`;
   if (span.kind === "step") return span.step === null || span.step === 0 ? "Summary" : `Step ${span.step}`;
   return span.name;
