@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -34,6 +35,11 @@ class Branch(Agent[dict[str, Any]]):
         "parent": None,
     }
 
+    async def on_run(self, number: int) -> AsyncGenerator[str, None]:
+        """Count the leaves."""
+        for leaf in range(number):
+            yield f"leaf {leaf}. "
+
 
 class Plant(Agent):
     """Has branches, schedules, queued calls and letters that nobody could deliver."""
@@ -59,6 +65,11 @@ class Plant(Agent):
     async def hang(self) -> None:
         """Hang up a net: nothing falls on a head from now on."""
         self.sql("INSERT INTO leaves (color) VALUES ('net')")
+
+    @expose
+    async def survey(self, leaves: int) -> str:
+        """Let a branch count its leaves."""
+        return (await self.run_agent(Branch, leaves)).status
 
     @expose
     async def press(self, name: str, text: str) -> None:

@@ -79,6 +79,25 @@ def test_a_run_is_scrubbed_from_its_first_chunk_to_its_last(
     expect(page.get_by_text("No chunks are kept")).to_be_visible()
 
 
+def test_a_long_run_of_a_plain_agent_is_scrubbed_by_pages(tabs: Tabs, example: StudioServer) -> None:
+    plant = f"Plant:scrub-{uuid4().hex[:6]}"
+    example.call(plant, "survey", 350)
+    page = tabs.open(example.link(place(example, plant)))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/chunks") else None)
+    page.get_by_role("treeitem", name="run Branch").first.click()
+    then = page.get_by_role("group", name="At this moment")
+    expect(then).to_contain_text("leaf 0. ")
+    expect(then).not_to_contain_text("leaf 349. ")
+    assert len(asked) == 1
+
+    page.get_by_role("slider", name="Moment").focus()
+    page.keyboard.press("End")
+    expect(then).to_contain_text("leaf 0. leaf 1. ")
+    expect(then).to_contain_text("leaf 348. leaf 349. ")
+    assert len(asked) >= 3, page.get_by_role("slider", name="Moment").get_attribute("aria-valuetext")
+
+
 def test_it_grows_while_one_looks(tabs: Tabs, example: StudioServer, desk: str, gallery: Gallery) -> None:
     page = tabs.open(example.link(place(example, desk)))
     timeline = page.get_by_role("tree", name="Timeline")

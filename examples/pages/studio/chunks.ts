@@ -6,6 +6,8 @@ export type Chunk = { type: string; [more: string]: Json };
 export type ChunkRow = { number: number; at: number; chunks: Chunk[] };
 export type Part = { kind: "text" | "reasoning" | "tool" | "other"; id: string; text: string; name: string; input?: Json; output?: Json; error?: string; isOver: boolean };
 
+const PLAIN = "chunk";
+
 /** What chunks make, without changing what was made before. */
 export function grown(parts: Part[], chunks: Chunk[]): Part[] {
   const next = [...parts];
@@ -14,6 +16,13 @@ export function grown(parts: Part[], chunks: Chunk[]): Part[] {
     if (at >= 0) next[at] = { ...next[at], ...values(next[at]) };
   };
   for (const chunk of chunks) {
+    if (typeof chunk !== "object" || chunk === null || Array.isArray(chunk) || typeof chunk.type !== "string") {
+      const last = next.at(-1); // of an agent that is no chat: whatever its code yields
+      if (typeof chunk === "string" && last?.kind === "text" && last.id === PLAIN) next[next.length - 1] = { ...last, text: last.text + chunk };
+      else if (typeof chunk === "string") next.push({ kind: "text", id: PLAIN, text: chunk, name: PLAIN, isOver: true });
+      else next.push({ kind: "other", id: "", text: "", name: PLAIN, output: chunk as Json, isOver: true });
+      continue;
+    }
     const id = String(chunk.id ?? chunk.toolCallId ?? "");
     const part = (kind: Part["kind"], more: Partial<Part> = {}) => next.push({ kind, id, text: "", name: String(chunk.toolName ?? chunk.type), isOver: false, ...more });
     const [kind, step] = [chunk.type.slice(0, chunk.type.lastIndexOf("-")), chunk.type.slice(chunk.type.lastIndexOf("-") + 1)];
