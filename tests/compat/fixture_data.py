@@ -29,7 +29,11 @@ from sapwood.testing import World
 from sapwood.testing.memory_log import MemoryArchive, _Stored  # pyright: ignore[reportPrivateUsage]
 
 HERE = Path(__file__).parent
-RELEASES = sorted(path.name for path in HERE.iterdir() if (path / "manifest.json").exists())
+RELEASES = sorted(
+    (path.name for path in HERE.iterdir() if (path / "manifest.json").exists()),
+    key=lambda name: [int(number) for number in name.split(".")],
+)
+"""Oldest first."""
 SKIPPED = ("-shm", "operator.json", "lock")
 """What a data folder has of a running process, and a copy has not."""
 
