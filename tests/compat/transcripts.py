@@ -183,6 +183,14 @@ async def _played(one: Served, dialogue: dict[str, Any]) -> dict[str, Any]:
     return {**dialogue, "answer": json.loads(msgspec.json.encode(answer))}
 
 
+def text_of(body: Any) -> str:
+    """Return the text of a recorded body again."""
+    if isinstance(body, list):  # of server-sent events
+        lines = [f"{one['type']}: {text_of(one['value'])}\n" for one in body]
+        return "".join(f"{line}\n" if line.startswith("data:") else line for line in lines)
+    return json.dumps(body[JSON]) if isinstance(body, dict) else str(body)
+
+
 async def _step(client: Client, step: dict[str, Any], at: int) -> int:
     """Take a step. A client waits for frames behind the last one that it waited for."""
     if "send" in step:
@@ -201,7 +209,8 @@ async def _step(client: Client, step: dict[str, Any], at: int) -> int:
 
 def _body(kind: str, text: str) -> Any:
     if kind.startswith("text/event-stream"):
-        return [_opened(line.partition(":")[2].strip()) for line in text.splitlines() if line.startswith("data:")]
+        lines = [line.partition(":") for line in text.splitlines() if line and not line.startswith(":")]
+        return [{"type": field, "value": _opened(value.strip())} for field, _, value in lines]
     return _opened(text)
 
 
