@@ -46,6 +46,14 @@ def test_what_the_workflows_run_exists() -> None:
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
+def test_the_actions_of_the_workflows_are_pinned_to_commits() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    used = re.findall(r"uses: (\S+)@(\S+)", text)
+
+    assert len(used) > 8
+    assert {name for name, at in used if not re.fullmatch(r"[0-9a-f]{40}", at)} == {"pypa/gh-action-pypi-publish"}
+
+
 def test_the_version_of_the_citation_is_that_of_the_package() -> None:
     assert f"version: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
 
