@@ -43,11 +43,12 @@ class DoorPayer(ChatAgent):
         return "paid"
 
 
-def token(name: str, *, key: str = KEY, seconds: float = 600) -> dict[str, str]:
+def token(name: str, *, key: str = KEY, seconds: float = 86400) -> dict[str, str]:
     signed = jwt.encode({"sub": name, "exp": int(time.time() + seconds)}, key, algorithm="HS256")
     return {"authorization": f"Bearer {signed}"}
 
 
+# Made when the file is collected: a slow session may come here an hour later.
 ANN, BOB = token("ann"), token("bob")
 NO_USER = {"none": {}, "wrong": token("ann", key="x" * 32), "expired": token("ann", seconds=-600)}
 
