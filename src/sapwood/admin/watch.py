@@ -52,6 +52,7 @@ class WatchedAgent:
         self._rows = rows
         self._node = rows.node
         self.address = address
+        self._root, self._is_root, self._text = address.root, address.parent is None, str(address)
         self._told: dict[str, Any] | None = None
         self._tree: Tree | None = None
         """The tree that the databases belong to; `None` if none was read yet."""
@@ -60,6 +61,8 @@ class WatchedAgent:
         self._children: int | None = None
         self._counts: tuple[int | None, int] = (None, 0)
         self._exists = True
+        self._stamps: list[object | None] = [None]
+        """Of the databases that the row was read from."""
 
     async def change(self) -> dict[str, Any] | None:
         """Return the row of the agent if it has changed."""
@@ -75,12 +78,12 @@ class WatchedAgent:
             await self._look()
         except SapwoodError as failed:  # damaged: the other agents are shown
             error = str(failed)
-        status, calls = doing(self._node.trees.get(self.address.root), self.address)
-        if (held := self._node.loader.held_back(self.address.root)) is not None:
+        status, calls = doing(self._node.trees.get(self._root), self.address)
+        if (held := self._node.loader.held_back(self._root)) is not None:
             status, error = "quarantined", str(held)
         asks, dead = self._counts
         return {
-            "address": str(self.address),
+            "address": self._text,
             "status": status if self._exists else GONE,
             "calls": calls,
             "sockets": self._node.sockets.number_of(self.address),
@@ -91,17 +94,30 @@ class WatchedAgent:
         }
 
     async def _look(self) -> None:
-        tree = self._node.trees.get(self.address.root)
+        tree = self._node.trees.get(self._root)
         if tree is None and (self._tree is not None or self._node.keeper is not None):
             self._exists = self._exists and self._is_root_there()  # asleep: nothing else can have changed
+            return
+        if tree is not None and tree is self._tree and tree.destroyed is None and self._is_unchanged(tree):
             return
         if tree is None or tree is not self._tree or tree.destroyed is not None or not self._is_where_it_was():
             await self._find()
         if self._exists and self._tree is not None:
             self._count(self._tree)
+            self._stamps = self._stamps_now(self._tree)
+
+    def _is_unchanged(self, tree: Tree) -> bool:
+        """Return whether nothing was written to what the row was read from. All of it is open."""
+        return self._exists and None not in self._stamps and self._stamps == self._stamps_now(tree)
+
+    def _stamps_now(self, tree: Tree) -> list[object | None]:
+        if self._own is None or self._is_root:
+            return [None]  # a root has counts of the index of the node too
+        own = self._own.stamp or "closed"  # so it cannot have changed
+        return [own, tree.root.stamp, *(link.parent.stamp for link in self._links)]
 
     def _is_root_there(self) -> bool:
-        folder = tree_folder(self._node.folder, self.address.root)
+        folder = tree_folder(self._node.folder, self._root)
         return self._node.keeper is not None or (folder.exists() and not (folder / DESTROYED).exists())
 
     def _is_where_it_was(self) -> bool:
@@ -113,7 +129,7 @@ class WatchedAgent:
     async def _find(self) -> None:
         """Find the databases of the agent and of those above it."""
         self._own, self._links, self._children, self._counts = None, [], None, (None, 0)
-        lookup, here = self._rows.lookup, self.address.root
+        lookup, here = self._rows.lookup, self._root
         try:
             tree, _, stem = await lookup.find(self.address)
             above = ROOT_STEM
@@ -132,7 +148,7 @@ class WatchedAgent:
         assert self._own is not None
         if self._children is None or self._own.is_open:
             self._children = ChildrenTable(self._own, self._node.clock).count() if self._own.exists else 0
-        if self.address.parent is None:
+        if self._is_root:
             self._counts = self._rows.root_counts(tree, self.address)
         elif tree.root.is_open:
             asking = tree.questions.owners_below(self.address, MOST_COUNTED, itself=True)

@@ -187,6 +187,12 @@ class Database:
         return self._connection is not None
 
     @property
+    def stamp(self) -> object | None:
+        """Another value after each change of a row, and each time that the file was opened; `None` while it is not."""
+        connection = self._connection
+        return None if connection is None else (connection, connection.total_changes())
+
+    @property
     def in_use(self) -> bool:
         """Whether it may not be closed: written to, about to be, or read by `read_sql`."""
         return self.in_transaction or self._beginning or bool(self.readers)
