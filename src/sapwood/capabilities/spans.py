@@ -364,24 +364,27 @@ class Spans:
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
 
     def note_incarnation(self) -> int:
-        """Store, in this slice, when this incarnation began; return its number."""
+        """Store, in this slice, when this incarnation began, which continues what another had begun.
+
+        Returns its number.
+        """
         self._read()
         self.write()
         if not self._is_noted:
             self._database.on_undo(lambda: setattr(self, "_is_noted", False))
             self._database.ensure(SPANS)
-            self._note(self._actor.host.clock.now())
+            self._note(self._actor.host.clock.now(), before=0.0)
         return self._incarnation
 
-    def _note(self, began_at: float) -> None:
+    def _note(self, began_at: float, before: float | None = None) -> None:
         self._is_noted = True
         taken = self._actor.host.crashed_before(self._actor.address.root)
         # The agent may have slept since, and have begun again in the same process.
         sql = (
             "INSERT INTO sapwood_incarnations (number, began_at, version, crashed_at) VALUES (?1, ?2, ?3,"
-            " (SELECT ?4 WHERE ?4 > (SELECT max(began_at) FROM sapwood_incarnations)))"
+            " (SELECT ?4 WHERE ?4 > (SELECT ifnull(max(began_at), ?5) FROM sapwood_incarnations)))"
         )
-        self._database.execute(sql, self._incarnation, began_at, _version(), taken)
+        self._database.execute(sql, self._incarnation, began_at, _version(), taken, before)
 
     def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
         """What was written is undone: write it with the next commit."""
