@@ -15,10 +15,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 from tests.browser.looking import Gallery
 from tests.browser.studio import ServedStudio, StudioServer, events
-from tests.browser.tabs import Tabs
+from tests.browser.tabs import NARROW, WIDE, Tabs
 from tests.machine import patience
 
 EXAMPLE = "studio"
+OVERLAPS = """() => {
+  const found = [...document.querySelectorAll(".ruler span")];
+  const labels = found.map((one) => ({text: one.innerText, ...one.getBoundingClientRect().toJSON()}));
+  labels.sort((a, b) => a.left - b.left);
+  return labels.slice(1).filter((one, at) => one.left < labels[at].right).map(({text}) => text);
+}"""
 
 
 @pytest.fixture
@@ -103,6 +109,11 @@ def test_it_grows_while_one_looks(tabs: Tabs, example: StudioServer, desk: str, 
     timeline = page.get_by_role("tree", name="Timeline")
     expect(timeline.get_by_role("treeitem", name="wait approval publish")).to_be_visible()
     gallery.pictures(page, "studio-timeline")
+    for size in (WIDE, NARROW):
+        page.set_viewport_size(size)
+        expect(page.locator(".ruler span").first).to_be_visible()
+        assert page.evaluate(OVERLAPS) == [], size
+    page.set_viewport_size(WIDE)
     question = example.answer("questions", address=desk)["rows"][0]
 
     example.ask("answer", address=desk, id=question["id"], answer="approve")
