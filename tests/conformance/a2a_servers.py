@@ -29,6 +29,8 @@ class OtherTask:
     state: str = "WORKING"
     says: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The parts of the message of its status."""
+    timestamp: str | None = None
+    """The time of its status, if it tells one."""
     artifacts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def told(self) -> dict[str, Any]:
@@ -36,6 +38,8 @@ class OtherTask:
         if self.says:
             message_id = f"{self.id}-{self.state}-{len(self.history)}"
             status["message"] = {"messageId": message_id, "role": "ROLE_AGENT", "parts": self.says}
+        if self.timestamp is not None:
+            status["timestamp"] = self.timestamp
         task: dict[str, Any] = {"id": self.id, "contextId": self.context, "status": status}
         return {**task, "artifacts": self.artifacts, "history": self.history}
 

@@ -83,6 +83,11 @@ class Pair:
                 await asyncio.sleep(0.005)
         return asked[0]
 
+    async def looks_again(self) -> None:
+        """Return when the caller has looked at its task since now."""
+        looks = self.count("GetTask")
+        await until(lambda: self.count("GetTask") > looks + 1)
+
     def count(self, method: str) -> int:
         return self.other.calls.count(method)
 
@@ -347,6 +352,37 @@ async def test_what_a_task_asks_is_a_question_of_the_caller_and_its_answer_a_mes
         assert [one["parts"] for one in task.history] == [parts("paint"), parts("blue")]
         assert [one.get("taskId") for one in task.history] == [None, "t1"]
         assert await caller.asked() == []
+
+
+@pytest.mark.parametrize("dated", [False, True], ids=["undated", "dated"])
+async def test_what_was_answered_is_not_asked_again_while_the_other_system_goes_on(dated: bool) -> None:
+    def move(task: OtherTask, message: dict[str, Any]) -> None:
+        if message.get("taskId"):  # as the official SDK: until its agent goes on, the state is the same without words
+            task.history.insert(-1, {"messageId": "asked", "role": "ROLE_AGENT", "parts": task.says})
+            task.says = []
+
+    async with pair(on_message=move) as both:
+        giving = await both.giving("paint")
+        (task,) = both.other.tasks
+        task.timestamp = "2026-01-01T00:00:00Z" if dated else None
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        await both.question()
+        caller = await both.caller()
+        assert await caller.reply("blue")
+        await both.looks_again()
+        assert await caller.asked() == []
+        await both.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        caller = await both.caller()
+        await both.looks_again()
+        assert await caller.asked() == []
+
+        if dated:
+            task.timestamp = "2026-01-01T00:00:01Z"  # it asks again, without words
+            assert (await both.question()).prompt == "The agent asks for input."
+            assert await caller.reply("green")
+        await both.other.change("COMPLETED")
+        assert (await over(caller, "r1")).ok
 
 
 async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -23,10 +23,20 @@ PART = 100
 VALUE_KINDS = frozenset({"choice", "text", "form"})
 
 
+class Answered(msgspec.Struct):
+    """The last answer that was sent to a task."""
+
+    message: str
+    """The id of its message."""
+    asked_at: str | None = None
+    """The timestamp of the state that it answered."""
+
+
 class TaskView:
     """A task, as far as the server has told of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Callable[[], Answered | None] = lambda: None) -> None:
+        self._answered = answered
         self._artifacts: dict[str, list[A2aPart]] = {}
         self._sizes: dict[str, int] = {}
         """Characters of each artifact."""
@@ -79,7 +89,22 @@ class TaskView:
     @property
     def waits(self) -> bool:
         """Whether the task waits for an answer."""
-        return self._status.state == INPUT_REQUIRED
+        return self._status.state == INPUT_REQUIRED and not self._has_answer()
+
+    @property
+    def asked_at(self) -> str | None:
+        """The timestamp of the state."""
+        return self._status.timestamp
+
+    def _has_answer(self) -> bool:
+        """Return whether the server has the last answer, and the agent there did not go on yet.
+
+        The official SDK then has what was asked in the history only, and tells the same state without it.
+        """
+        answered = self._answered()
+        if answered is None or self._status.message is not None or self._status.timestamp != answered.asked_at:
+            return False
+        return not self._history or self._history[-1].message_id == answered.message
 
     @property
     def needs_sign_in(self) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from sapwood.errors import Refused, RemoteLost, RemoteRefused, RemoteUnauthorized, Unavailable
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_connection import A2aConnection, NotSent, NotTaken, TooBusy
-from sapwood.protocols.a2a_progress import TaskView, TextChunks
+from sapwood.protocols.a2a_progress import Answered, TaskView, TextChunks
 from sapwood.protocols.a2a_replies import Reply, RpcError, Task, TaskList
 from sapwood.protocols.a2a_wire import A2aMessage, A2aPart
 from sapwood.runs.execution.contract import Progress
@@ -50,6 +50,7 @@ class Sent(msgspec.Struct, omit_defaults=True):
     context: str = ""
     reply: A2aMessage | None = None
     """What the server has answered instead of beginning a task."""
+    answered: Answered | None = None
 
 
 class A2aTransport:
@@ -60,7 +61,7 @@ class A2aTransport:
         self._resends = resends
         self._delay = delay
         """Seconds before the first look at a task that is not streamed."""
-        self._view = TaskView()
+        self._view = TaskView(lambda: self._known().answered)
         self._looks = 0
         self._lists = True
         """Whether the server lists tasks, as far as is known."""
@@ -190,9 +191,11 @@ class A2aTransport:
         known = self._known()
         id = f"{message_id(session)}-{hashlib.sha256(f'{answer.id} {answer.digest}'.encode()).hexdigest()[:16]}"
         message = A2aMessage(id, "ROLE_USER", [answer_part(asked, answer)], known.context, known.task)
+        await self._store(msgspec.structs.replace(known, answered=Answered(id, self._view.asked_at)))
         try:
             await self._connection.call("SendMessage", sending(message), Reply)
         except RpcError as error:
+            await self._store(known)
             if error.rpc_code == wire.UNSUPPORTED.code:
                 return False
             raise Refused("The other server does not take this answer.") from error

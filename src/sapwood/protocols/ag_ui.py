@@ -127,7 +127,7 @@ class AgUi(Adapter):
         await exchange.settle()  # before the answers, in other agents: to send them again must not begin a turn
         try:
             await self._take(exchange, answers)
-        except BaseException:
+        except (InvalidArguments, Refused):  # after any other error, an answer may have been taken
             exchange.forget_name(given.run_id)
             raise
         return stream.frames(current.id, position, None)

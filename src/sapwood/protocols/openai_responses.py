@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sapwood.chat.store.turns import Turn
+from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.openai_answers import check_answers, fitted, not_ended, not_open
@@ -203,18 +203,18 @@ class Responses:
             if not before.is_over:
                 raise not_ended()
             row = self._next(asked, id, before)
-        taken, is_cut = 0, False
+            await self._exchange.settle()  # before the answers, in other agents: the same request again finds it
+        taken = 0
         try:
             for name, answer, where in answers:
                 if (question := questions.get(name)) is not None:
                     taken += await self._exchange.answer(name, fitted(answer, question, where))
-        except CancelledError:
-            is_cut = True  # another server may have taken the answer: the same request again finds this response
-            raise
-        finally:
-            if is_new and not taken and not is_cut:
+        except (ApiError, InvalidArguments, Refused):  # after any other error, the answer may have been taken
+            if is_new and not taken:
                 self._table.forget(id)
+            raise
         if is_new and not taken:
+            self._table.forget(id)
             name, _, where = answers[0]
             raise not_open(name, where)
         return row
