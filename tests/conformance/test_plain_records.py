@@ -23,12 +23,12 @@ def double(value: int) -> int:
     return value * 2
 
 
-class Grandchild(Agent):
+class ToldAsker(Agent):
     async def on_run(self, input: str) -> str:
         return await self.questions.ask(f"May I {input}?", options=["yes", "no"])
 
 
-class Digger(Agent):
+class ToldDigger(Agent):
     """Executes runs by its own code."""
 
     gate = asyncio.Event()
@@ -42,17 +42,17 @@ class Digger(Agent):
         if input == "fail":
             raise ValueError("a secret text")
         if input == "delegate":
-            return (await self.run_agent(Grandchild, "dig")).output
+            return (await self.run_agent(ToldAsker, "dig")).output
         await self.step("second", double, 2)
         return input
 
 
-class Foreman(Agent):
+class ToldForeman(Agent):
     async def order(self, input: Any) -> str:
-        return (await self.run_agent(Digger, input, run_id="r1")).status
+        return (await self.run_agent(ToldDigger, input, run_id="r1")).status
 
     async def order_behind(self, input: Any) -> None:
-        await self.start_run(Digger, input, run_id="r1")
+        await self.start_run(ToldDigger, input, run_id="r1")
 
 
 async def told(world: World, address: str, run: str | None = None) -> list[dict[str, Any]]:
@@ -65,13 +65,13 @@ def rows(spans: list[dict[str, Any]]) -> list[Row]:
     return [(one["kind"], one["name"], one["attempt"], one["status"]) for one in spans]
 
 
-DIGGER = "Foreman:f/Digger:r1"
+DIGGER = "ToldForeman:f/ToldDigger:r1"
 
 
 @pytest.mark.core("cluster")
 async def test_the_steps_and_milestones_of_a_run_are_told_after_its_end() -> None:
-    async with running(App(agents=[Foreman])) as world:
-        foreman = await world.get_agent(Foreman, "f")
+    async with running(App(agents=[ToldForeman])) as world:
+        foreman = await world.get_agent(ToldForeman, "f")
         assert await foreman.order("x") == "completed"
         await world.restart()
 
@@ -91,8 +91,8 @@ async def test_the_steps_and_milestones_of_a_run_are_told_after_its_end() -> Non
 
 
 async def test_a_run_that_fails_is_told_with_its_error() -> None:
-    async with running(App(agents=[Foreman])) as world:
-        foreman = await world.get_agent(Foreman, "f")
+    async with running(App(agents=[ToldForeman])) as world:
+        foreman = await world.get_agent(ToldForeman, "f")
         assert await foreman.order("fail") == "failed"
 
         root, *parts = await told(world, DIGGER, "r1")
@@ -104,17 +104,17 @@ async def test_a_run_that_fails_is_told_with_its_error() -> None:
 
 @pytest.mark.core("workers", "cluster")
 async def test_a_run_that_a_crash_interrupts_has_two_attempts_and_each_step_once() -> None:
-    Digger.gate = asyncio.Event()
-    async with running(App(agents=[Foreman])) as world:
-        foreman = await world.get_agent(Foreman, "f")
+    ToldDigger.gate = asyncio.Event()
+    async with running(App(agents=[ToldForeman])) as world:
+        foreman = await world.get_agent(ToldForeman, "f")
         await foreman.order_behind("wait")
         while len(await told_if_there(world)) < 3:  # noqa: ASYNC110 - a commit tells nobody
             await asyncio.sleep(0.01)
         assert rows(await told(world, DIGGER, "r1"))[0] == ("fiber", "on_run", 1, "running")
         await world.clock.advance(5)
         await world.crash()
-        Digger.gate.set()
-        foreman = await world.get_agent(Foreman, "f")
+        ToldDigger.gate.set()
+        foreman = await world.get_agent(ToldForeman, "f")
         assert await foreman.order("wait") == "completed"
 
         spans = await told(world, DIGGER, "r1")
@@ -136,14 +136,14 @@ async def told_if_there(world: World) -> list[dict[str, Any]]:
 
 
 async def test_a_run_that_waits_for_a_person_below_is_told_on_every_level() -> None:
-    async with running(App(agents=[Foreman])) as world:
-        foreman = await world.get_agent(Foreman, "f")
+    async with running(App(agents=[ToldForeman])) as world:
+        foreman = await world.get_agent(ToldForeman, "f")
         await foreman.order_behind("delegate")
         async with asyncio.timeout(30):
             while not (questions := await foreman.questions.list()):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
         (run,) = [one for one in await told(world, DIGGER, "r1") if one["kind"] == "run"]
-        below = f"{DIGGER}/Grandchild:{run['facts']['child']}"
+        below = f"{DIGGER}/ToldAsker:{run['facts']['child']}"
 
         root, wait = await told(world, below, run["facts"]["key"])
         assert (root["status"], rows([wait])) == ("waiting", [("wait", "question", 1, "running")])
@@ -158,25 +158,25 @@ async def test_a_run_that_waits_for_a_person_below_is_told_on_every_level() -> N
 
 
 async def test_a_class_without_records_has_no_timeline_of_its_runs() -> None:
-    class Silent(Agent):
+    class ToldSilent(Agent):
         record_retention = None
 
         async def on_run(self, input: str) -> str:
             return await self.step("one", str, input)
 
-    class Caller(Agent):
+    class ToldCaller(Agent):
         async def order(self) -> str:
-            return (await self.run_agent(Silent, "x", run_id="r1")).status
+            return (await self.run_agent(ToldSilent, "x", run_id="r1")).status
 
-    async with running(App(agents=[Caller])) as world:
-        caller = await world.get_agent(Caller, "c")
+    async with running(App(agents=[ToldCaller])) as world:
+        caller = await world.get_agent(ToldCaller, "c")
         await caller.order()
 
-        assert await told(world, "Caller:c/Silent:r1") == []
+        assert await told(world, "ToldCaller:c/ToldSilent:r1") == []
 
 
 async def test_a_fiber_that_got_further_between_two_crashes_has_three_attempts() -> None:
-    class Walker(Agent):
+    class ToldWalker(Agent):
         async def begin(self) -> None:
             self.start_fiber("walk", self.walk)
 
@@ -190,18 +190,18 @@ async def test_a_fiber_that_got_further_between_two_crashes_has_three_attempts()
 
     gates = [asyncio.Event(), asyncio.Event()]
 
-    async with running_here(App(agents=[Walker])) as world:
-        await (await world.get_agent(Walker, "w")).begin()
+    async with running_here(App(agents=[ToldWalker])) as world:
+        await (await world.get_agent(ToldWalker, "w")).begin()
         for at in (1, 2):
             await world.clock.advance(600)
-            assert await (await world.get_agent(Walker, "w")).steps() == at
+            assert await (await world.get_agent(ToldWalker, "w")).steps() == at
             await world.crash()
             gates[at - 1].set()
-        await world.get_agent(Walker, "w")
+        await world.get_agent(ToldWalker, "w")
         await world.clock.advance(600)
         await world.settled()
 
-        spans = await told(world, "Walker:w")
+        spans = await told(world, "ToldWalker:w")
         assert [(one["attempt"], one["status"]) for one in reversed(spans)] == [
             (1, "interrupted"),
             (2, "interrupted"),

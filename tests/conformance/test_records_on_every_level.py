@@ -14,7 +14,7 @@ from sapwood.admin.admin import Admin
 from sapwood.testing import ScriptedModel, World, call, text
 
 
-class Payer(Talking):
+class LevelPayer(Talking):
     """Pays."""
 
     model = ScriptedModel(call("pay", amount=3, id="p1"), text("paid"), each=True)
@@ -25,21 +25,21 @@ class Payer(Talking):
         return f"paid {amount}"
 
 
-class Broker(Talking):
+class LevelBroker(Talking):
     """Has something paid."""
 
-    tools = (agent_tool(Payer),)
-    model = ScriptedModel(call("payer", id="l1", message="go"), text("done"), each=True)
+    tools = (agent_tool(LevelPayer),)
+    model = ScriptedModel(call("level_payer", id="l1", message="go"), text("done"), each=True)
 
 
-class Buyer(Talking):
-    tools = (agent_tool(Broker),)
-    model = ScriptedModel(call("broker", id="m1", message="go"), text("bought"), each=True)
+class LevelBuyer(Talking):
+    tools = (agent_tool(LevelBroker),)
+    model = ScriptedModel(call("level_broker", id="m1", message="go"), text("bought"), each=True)
 
 
 async def levels(world: World) -> list[dict[str, Any]]:
     """Return what is told of each agent, from the root downwards."""
-    found, address = list[dict[str, Any]](), "Buyer:b"
+    found, address = list[dict[str, Any]](), "LevelBuyer:b"
     while True:
         of: Any = getattr(world.node, "of", None)
         admin = Admin(world.node if of is None else of(Address.parse(address).root))
@@ -56,8 +56,8 @@ def of_kind(told: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 async def test_a_wait_and_a_crash_in_it_are_told_on_every_level() -> None:
-    async with running(App(agents=[Buyer])) as world:
-        buyer = await world.get_agent(Buyer, "b")
+    async with running(App(agents=[LevelBuyer])) as world:
+        buyer = await world.get_agent(LevelBuyer, "b")
         turn = (await buyer.turns.start("buy")).id
         async with asyncio.timeout(60):
             while not await buyer.questions.list():  # noqa: ASYNC110 - a commit tells nobody
@@ -65,7 +65,7 @@ async def test_a_wait_and_a_crash_in_it_are_told_on_every_level() -> None:
         await world.clock.advance(60)
         await world.crash()
         await world.clock.advance(60)
-        buyer = await world.get_agent(Buyer, "b")
+        buyer = await world.get_agent(LevelBuyer, "b")
 
         top, middle, bottom = await levels(world)
         assert [one["status"] for told in (top, middle) for one in of_kind(told, "run")] == ["waiting", "waiting"]
@@ -90,14 +90,14 @@ async def test_a_wait_and_a_crash_in_it_are_told_on_every_level() -> None:
 
 
 async def test_a_restart_in_good_order_is_no_crash() -> None:
-    async with running(App(agents=[Buyer])) as world:
-        buyer = await world.get_agent(Buyer, "b")
+    async with running(App(agents=[LevelBuyer])) as world:
+        buyer = await world.get_agent(LevelBuyer, "b")
         turn = (await buyer.turns.start("buy")).id
         async with asyncio.timeout(60):
             while not await buyer.questions.list():  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
         await world.restart()
-        buyer = await world.get_agent(Buyer, "b")
+        buyer = await world.get_agent(LevelBuyer, "b")
         (question,) = await buyer.questions.list()
         await buyer.questions.approve(question)
         await buyer.turns.wait(turn)
