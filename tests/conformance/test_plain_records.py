@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from tests.conformance.runtimes import running
 
 from sapwood import Agent, App
@@ -68,7 +67,6 @@ def rows(spans: list[dict[str, Any]]) -> list[Row]:
 DIGGER = "ToldForeman:f/ToldDigger:r1"
 
 
-@pytest.mark.core("cluster")
 async def test_the_steps_and_milestones_of_a_run_are_told_after_its_end() -> None:
     async with running(App(agents=[ToldForeman])) as world:
         foreman = await world.get_agent(ToldForeman, "f")
@@ -102,7 +100,6 @@ async def test_a_run_that_fails_is_told_with_its_error() -> None:
         assert "secret" not in str(root["facts"].get("error"))
 
 
-@pytest.mark.core("workers", "cluster")
 async def test_a_run_that_a_crash_interrupts_has_two_attempts_and_each_step_once() -> None:
     ToldDigger.gate = asyncio.Event()
     async with running(App(agents=[ToldForeman])) as world:
