@@ -37,6 +37,8 @@ FIELDS: dict[str, Any] = {
     "turn": "x",
     "step": 1,
     "run": "x",
+    "work": "run x",
+    "message": "hello",
     "name": "a",
     "folder": "/nowhere",
 }

@@ -81,6 +81,7 @@ class SecretDesk(ChatAgent[dict[str, Any] | None]):
         self.schedule(After(timedelta(hours=1)), self.file, SECRET)
         self.queues["slow"].with_retry(LATER).add(self.file, SECRET)
         self.queues.default.with_retry(Retry(max_attempts=1)).add(self.file, SECRET)
+        await self.files.put(b"note", name=f"{SECRET}.txt", media_type="text/plain")
         log.warning("the word is %s", SECRET)
 
     async def ask_name(self) -> str:
@@ -192,6 +193,11 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("state", about),
         ("transcript", about),
         ("works", about),
+        ("files", about),
+        ("connections", about),
+        ("chunks", {**about, "work": turn["work"]}),
+        ("chunks", {"address": f"{MAIN}/{run['agent']}", "work": f"run {run['id']}"}),
+        ("send", {**about, "message": SECRET, "preview": True}),
         ("runs", about),
     ]
     found += [
@@ -224,7 +230,7 @@ async def test_the_table_has_every_endpoint_and_what_is_planted_is_found() -> No
         seen = {what for what, _, _ in shown(found, SECRET)}
         assert seen >= {
             *("agenda", "answer", "call", "dead-letters", "logs", "questions", "record", "slow", "spans"),
-            *("sql", "state", "tab-call", "transcript"),
+            *("chunks", "files", "sql", "state", "tab-call", "transcript", "works"),
         }
 
 
@@ -253,6 +259,7 @@ async def test_no_act_repeats_the_error_of_an_agent_without_the_scope_content() 
             ("act", {**about, "id": "all", "do": "replay"}),
             ("cancel-turn", about),
             ("destroy", {"address": OWN, "name": "mine"}),
+            ("send", {**about, "message": "Pay."}),
             *(("answer", {"address": one["address"], "id": one["id"], "answer": "deny"}) for one in asked),
         ]
 
