@@ -41,7 +41,15 @@ from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_
 from sapwood.storage.query_reader import QueryReader
 from sapwood.storage.rows import Rows, SqlValue
 from sapwood.storage.slice_owner import SliceOwner
-from sapwood.storage.sql_errors import DatabaseDamage, argument_error, damage, opening_error, refusal_of, sql_error
+from sapwood.storage.sql_errors import (
+    SUSPENDED,
+    DatabaseDamage,
+    argument_error,
+    damage,
+    opening_error,
+    refusal_of,
+    sql_error,
+)
 from sapwood.storage.sql_permissions import is_reserved, no_look, no_use
 from sapwood.timings import DEFAULTS
 
@@ -309,9 +317,8 @@ class Database:
     def _mend_birth(self, mark: Mark | None) -> None:
         """Write the empty image again if a crash cut the file's very first write short.
 
-        Then the file is the image with sectors missing, and all it ever held is in the
-        WAL: the image below it may be put back. SQLite would throw the WAL of an empty
-        file away.
+        Then the file is the image with sectors missing, and all it ever held is in the WAL: the image below it may be
+        put back. SQLite would throw the WAL of an empty file away.
         """
         image, found = empty_image(), self.path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -828,9 +835,3 @@ class Database:
             except SqlError as error:
                 raise MigrationFailed(f"{script.name} failed: {error}") from error
             self._versions[script.owner] = script.number
-
-
-SUSPENDED = (
-    "`with self.transaction():` was suspended by an await, and its writes are rolled back. Keep awaits outside "
-    "the block."
-)
