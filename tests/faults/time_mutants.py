@@ -44,7 +44,7 @@ def moved_after() -> None:
 def no_steps() -> None:
     """What a step returned is not stored."""
 
-    def store(self: Steps, work: Work, name: str, packed: bytes) -> None:
+    def store(self: Steps, work: Work, name: str, packed: bytes, began_at: float, ended_at: float) -> None:
         pass
 
     Steps._store = store

@@ -99,6 +99,8 @@ async def test_every_endpoint_refuses_every_scope_but_its_own(tmp_path: Path) ->
                 may = endpoint.scope in (None, scope)
                 if may and name in ENDLESS:
                     continue  # the next test has the tokens that are refused, and others read these streams
+                if may and name in ("act", "tab-call"):
+                    continue  # with these parameters, they need another scope too
                 body = params(name)
                 if may and scope in ("admin", "act"):
                     body |= {"address": "AdminGuarded:none"}  # what they do is tested elsewhere

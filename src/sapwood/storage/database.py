@@ -40,16 +40,8 @@ from sapwood.storage.marks import Mark, Marks, clear_log_after, generation_of, l
 from sapwood.storage.migrations import APPLIED, Schema, Script, check_known, to_come
 from sapwood.storage.query_reader import QueryReader
 from sapwood.storage.rows import Rows, SqlValue
-from sapwood.storage.slice_owner import SliceOwner
-from sapwood.storage.sql_errors import (
-    SUSPENDED,
-    DatabaseDamage,
-    argument_error,
-    damage,
-    opening_error,
-    refusal_of,
-    sql_error,
-)
+from sapwood.storage.slice_owner import SUSPENDED, SliceOwner
+from sapwood.storage.sql_errors import DatabaseDamage, argument_error, damage, opening_error, refusal_of, sql_error
 from sapwood.storage.sql_permissions import is_reserved, no_look, no_use
 from sapwood.timings import DEFAULTS
 

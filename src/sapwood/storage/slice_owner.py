@@ -8,6 +8,10 @@ from sapwood.errors import SapwoodError
 from sapwood.storage.availability import StorageUnavailable
 
 D_contra = TypeVar("D_contra", contravariant=True)
+SUSPENDED = (
+    "`with self.transaction():` was suspended by an await, and its writes are rolled back. Keep awaits outside "
+    "the block."
+)
 
 
 class SliceOwner(Protocol[D_contra]):

@@ -18,10 +18,6 @@ from sapwood.errors import (
 )
 from sapwood.storage.availability import StorageUnavailable, probe
 
-SUSPENDED = (
-    "`with self.transaction():` was suspended by an await, and its writes are rolled back. Keep awaits outside "
-    "the block."
-)
 DAMAGED_READS = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 """Extended codes of reads whose checksum is wrong."""
 OUT_OF_REACH = (
