@@ -73,8 +73,8 @@ def example(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gallery: Gallery) -> None:
     operator = Operator(page := tabs.open(example.link()))
     attention = page.get_by_role("list", name="Needs attention")
-    expect(attention.get_by_role("link")).to_have_count(4)  # questions, a dead letter, a retry storm, a slow method
-    expect(attention).to_contain_text("2 questions wait for a person")
+    for fault in ("2 questions wait for a person", "1 dead letter", "deliver of Courier:north failed", "Archive.index"):
+        expect(attention).to_contain_text(fault)  # a busy machine may have another slow method
     gallery.pictures(page, "studio-faults")
 
     def state(address: str) -> Any:
@@ -118,7 +118,7 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
     operator.click(page.get_by_label("Archive main").get_by_role("link", name="Schedules"))
     operator.click(page.get_by_role("row", name="index").get_by_role("button", name="Cancel"))
     operator.confirm("Cancels the schedule of index().")
-    expect(page.get_by_text("Nothing is scheduled")).to_be_visible()
+    expect(page.get_by_text("No call is scheduled or queued")).to_be_visible()
     operator.mended("a slow method")
 
     # A call that fails and is retried, many times a second.
@@ -129,7 +129,7 @@ def test_five_faults_are_found_and_mended(tabs: Tabs, example: FaultyServer, gal
     expect(storm).to_contain_text(re.compile(r"failed \d\d+×"))
     operator.click(storm.get_by_role("button", name="Cancel"))
     operator.confirm("Removes deliver() from the queue 'parcels'.")
-    expect(page.get_by_text("Nothing is scheduled")).to_be_visible()
+    expect(page.get_by_text("No call is scheduled or queued")).to_be_visible()
     operator.mended("a retry storm")
     operator.begin()
     expect(attention.get_by_role("link", name=re.compile("deliver"))).to_have_count(0)

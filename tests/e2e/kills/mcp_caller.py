@@ -78,6 +78,10 @@ def check_broken(error: BaseException) -> None:
         raise error
 
 
+NOT_STARTED = "The run had not started when the process ended."
+"""The end of a call whose run only its client could start again: a held call is not sent again."""
+
+
 class McpHeldCaller(McpCaller):
     """A program of the revision before, which holds its calls and continues their streams."""
 
@@ -97,7 +101,8 @@ class McpHeldCaller(McpCaller):
                     is_sent = True
                     result = await client.call_tool("desk", {"message": operation})
                     self.heard()
-                    return text_of(result)
+                    told = text_of(result)
+                    return None if told == NOT_STARTED else told
             except BROKEN as error:
                 check_broken(error)
             await self.cut()
