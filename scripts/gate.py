@@ -61,6 +61,7 @@ THREE = "-n 3 --dist worksteal"
 FOUR = "-n 4 --dist worksteal"
 # Those share servers and browsers within a file, and wait for each other's processes most of the time.
 FILES = "-n 3 --dist loadfile"
+MOST_FILES = "-n 4 --dist loadfile"
 
 FAST = "not slow and not alone and not disk and not nightly"
 SLOW = "(slow or disk) and not alone and not nightly"
@@ -81,23 +82,32 @@ CHECK: list[Stage] = [
 
 CI: list[Stage] = [
     *CHECK,
-    (Part("wheel and templates", "bash .ci/wheel", 120),),
     (tests("slow tests", f"{FOUR} -m '{SLOW}'", 450),),
+    # Parts that wait for processes and disks run beside others, so that no core waits.
     (
         tests(
             "lives",
             f"{THREE} -m 'not alone and not mutant and not nightly' tests/faults",
             300,
-            SAPWOOD_LIVES="25",
+            SAPWOOD_LIVES="16",
             SAPWOOD_FUZZ="20000",
         ),
+        Part("wheel and templates", "bash .ci/wheel", 180),
     ),
-    (tests("black box", f"{FILES} -m 'not nightly' tests/blackbox", 80),),
+    (
+        tests("log and archive", f"{THREE} -m 'not alone and not nightly' tests/cluster", 220),
+        tests("black box", f"{FILES} -m 'not nightly' tests/blackbox", 160),
+    ),
     (tests("workers", f"{FOUR} --runtime workers --core -m 'not disk' tests/conformance", 90),),
     (tests("cluster", f"{FOUR} --runtime cluster --core -m 'not disk' tests/conformance", 120),),
     (tests("temporal", f"{FOUR} --driver temporal --core -m 'not disk' {CHATS}", 200),),
-    (tests("log and archive", f"{THREE} -m 'not alone and not nightly' tests/cluster", 220),),
-    (tests("clients and servers", f"{FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser", 480),),
+    (
+        tests(
+            "clients and servers",
+            f"{MOST_FILES} -m 'not nightly' tests/npm tests/e2e tests/temporal tests/browser",
+            480,
+        ),
+    ),
 ]
 
 NIGHTLY: list[Stage] = [

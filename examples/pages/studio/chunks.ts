@@ -16,6 +16,7 @@ export function grown(parts: Part[], chunks: Chunk[]): Part[] {
     if (at >= 0) next[at] = { ...next[at], ...values(next[at]) };
   };
   for (const chunk of chunks) {
+    if (typeof chunk === "object" && chunk && "hidden" in chunk && !("type" in chunk)) continue; // the app redacts what it stores
     if (typeof chunk !== "object" || chunk === null || Array.isArray(chunk) || typeof chunk.type !== "string") {
       const last = next.at(-1); // of an agent that is no chat: whatever its code yields
       if (typeof chunk === "string" && last?.kind === "text" && last.id === PLAIN) next[next.length - 1] = { ...last, text: last.text + chunk };

@@ -11,7 +11,7 @@ const LONGEST = 30_000;
 /** Return what says how the calls of these methods end that are recorded from now on. */
 export async function watchReplay(address: Address, methods: string[]): Promise<(done: number) => AsyncGenerator<string>> {
   const works = async () => (await ask<Page<Work>>("works", { address, limit: 100 })).rows;
-  const before = (await works())[0]?.number ?? 0;
+  const before = Math.max(0, ...(await works()).map((one) => one.number)); // those of executed runs are below 0
   return async function* (done: number) {
     const what = done === 1 ? `${methods[0]}()` : plural(done, "call");
     for (let waited = 0; waited < LONGEST; waited += EVERY) {

@@ -193,3 +193,6 @@ function quiet(rows: TimelineRow[], now: number, from: number, to: number): { fr
   }
   return found;
 }
+
+/** The id of the turn that a span is about. Its facts are hidden from tokens that may not read content. */
+export const turnId = (span: Span): string => span.work.replace(/^run /, "");

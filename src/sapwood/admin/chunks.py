@@ -23,7 +23,7 @@ async def _chunks(call: AdminCall, params: Chunks) -> Answer:
     after = number_in(params.after)
     found = reads.chunks(database, which, -1 if after is None else after, params.limit + 1)
     rows = [
-        {"number": one.first, "at": one.at, "chunks": content.value("chunks", msgspec.json.decode(one.body))}
+        {"number": one.first, "at": one.at, "chunks": content.chunks(msgspec.json.decode(one.body))}
         for one in found[: params.limit]
     ]
     following = str(rows[-1]["number"]) if len(found) > params.limit else None

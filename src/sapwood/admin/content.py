@@ -73,6 +73,16 @@ class Content:
         except msgspec.DecodeError:
             return text
 
+    def chunks(self, body: list[Any]) -> Any:
+        """Return streamed chunks without secrets, or what stands for them.
+
+        A secret may be spread over several of them, so none is shown if the app redacts. The input of a tool is masked
+        by the names of its fields, so it is shown only once it is whole.
+        """
+        if self._redaction.function is not None:
+            return hidden(body)
+        return self.value("chunks", [_without_delta(one) for one in body])
+
     def span(self, span: dict[str, Any]) -> dict[str, Any]:
         """Return a span as it may be shown."""
         facts: dict[str, Any] = span["facts"]
@@ -119,3 +129,10 @@ def masked(value: Any) -> Any:
 
 def _is_secret(name: Any, value: Any) -> bool:
     return value is not None and SECRET.search(str(name)) is not None
+
+
+def _without_delta(chunk: Any) -> Any:
+    if not isinstance(chunk, dict):
+        return cast("object", chunk)
+    fields = cast("dict[str, Any]", chunk)
+    return fields | {"inputTextDelta": ""} if fields.get("type") == "tool-input-delta" else fields

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Spans(OneAgent):
     ends_at: float | None = msgspec.field(default=None, name="to")
     below: bool = False
     only_failed: bool = False
-    after: int | None = None
+    after: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | None = None
 
 
 async def _spans(call: AdminCall, params: Spans) -> AsyncIterator[Event]:

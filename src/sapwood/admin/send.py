@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sapwood.address import Address
@@ -12,6 +13,8 @@ from sapwood.errors import InvalidArguments
 from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.randomness import new_id
 
+NAME = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+"""What a client may call a request that it repeats."""
 USER = "operator"
 """The user of the turn."""
 
@@ -36,10 +39,12 @@ async def _send(call: AdminCall, params: Send) -> Answer:
         return {"done": 0, "effect": effect, "turn": None}
     if not params.message.strip():
         raise InvalidArguments("`message` must not be empty.")
+    if params.id is not None and (NAME.fullmatch(params.id) is None or params.id.startswith("notify-")):
+        raise InvalidArguments("`id` must be 1 to 100 letters, digits, `-` and `_`, and not begin with `notify-`.")
     with call.content.of_failures():
         actor = await call.admin.lookup.wake(found)
         message = {
-            "id": f"msg-{params.id or new_id(call.node.random)}",
+            "id": f"msg-{new_id(call.node.random)}",  # never that of a message which exists: it would be edited
             "role": "user",
             "parts": [{"type": "text", "text": params.message}],
         }

@@ -57,6 +57,10 @@ def _scope(node: Node, params: TabCallParams) -> TabScope | None:
 
 async def _tab_call(call: AdminCall, params: TabCallParams) -> Answer:
     TAB_CALL.check_class(call.node, params, call.access)
+    _, found, _ = await call.admin.lookup.find(Address.parse(params.address))
+    actor, kind = await call.admin.lookup.wake(found), class_with_tabs(call.node, found.type)
+    if kind is None or actor.kind.cls is not kind.cls:  # another class of the same name
+        raise NotFound(f"{found} has no tab {params.tab!r}.", path=found.segments)
     result: Any = None
     with call.content.of_failures():
         async for item in call.admin.call(params.address, params.method, params.arguments or []):

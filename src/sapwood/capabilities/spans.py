@@ -363,7 +363,7 @@ class Spans:
             some = rows[start : start + AT_ONCE]
             self._database.execute(_upsert(len(some)), *(value for row in some for value in row))
 
-    def note_incarnation(self) -> int:
+    def note_incarnation(self, since: float) -> int:
         """Store, in this slice, when this incarnation began, which continues what another had begun.
 
         Returns its number.
@@ -373,7 +373,7 @@ class Spans:
         if not self._is_noted:
             self._database.on_undo(lambda: setattr(self, "_is_noted", False))
             self._database.ensure(SPANS)
-            self._note(self._actor.host.clock.now(), before=0.0)
+            self._note(self._actor.host.clock.now(), before=since)
         return self._incarnation
 
     def _note(self, began_at: float, before: float | None = None) -> None:

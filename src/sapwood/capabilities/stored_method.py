@@ -62,7 +62,7 @@ def load(actor: Actor, name: str, arguments: bytes) -> tuple[Method, Callable[[]
 def check_stored(actor: Actor, name: str, arguments: bytes) -> None:
     """Raise unless stored arguments fit a method of the user's own class."""
     cls = actor.kind.cls.__name__
-    if hasattr(actor.kind.base, name) or name.startswith("_sapwood"):
+    if "." in name or hasattr(actor.kind.base, name) or name.startswith("_sapwood"):
         raise InvalidArguments(f"{cls}.{name} is a method of sapwood. Choose a method of the class itself.")
     method, _ = load(actor, name, arguments)
     if method.streams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,7 +35,10 @@ def call_arguments(database: Database, works: Sequence[str]) -> dict[str, Any]:
         (msgspec.json.encode([*numbers.values()]).decode(), LONGEST_INPUT),
         len(works),
     )
-    found = {number: msgspec.msgpack.decode(arguments) for number, arguments in rows}
+    found: dict[int, Any] = {}
+    for number, arguments in rows:
+        with suppress(msgspec.DecodeError):  # a damaged call is shown without them
+            found[number] = msgspec.msgpack.decode(arguments)
     return {
         work: msgspec.to_builtins(found[number], str_keys=True, enc_hook=repr)
         for work, number in numbers.items()

@@ -92,6 +92,11 @@ class TaskView:
         return self._status.state == INPUT_REQUIRED and not self._has_answer()
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the task is in a state in which it asks nothing."""
+        return self._status.state != INPUT_REQUIRED
+
+    @property
     def asked_at(self) -> str | None:
         """The timestamp of the state."""
         return self._status.timestamp
@@ -102,9 +107,11 @@ class TaskView:
         The official SDK then has what was asked in the history only, and tells the same state without it.
         """
         answered = self._answered()
-        if answered is None or self._status.message is not None or self._status.timestamp != answered.asked_at:
+        if answered is None or self._status.message is not None:
             return False
-        return not self._history or self._history[-1].message_id == answered.message
+        if self._status.timestamp != answered.asked_at:
+            return False
+        return bool(self._history) and self._history[-1].message_id == answered.message
 
     @property
     def needs_sign_in(self) -> bool:

@@ -158,6 +158,7 @@ class A2aTransport:
                     yield [Heartbeat(self._view.waits)]
                     continue
                 self._view.take(event)
+                await self._forget_answer()
                 if self._view.is_over:
                     return
                 yield news.told()
@@ -194,7 +195,12 @@ class A2aTransport:
         await self._store(msgspec.structs.replace(known, answered=Answered(id, self._view.asked_at)))
         try:
             await self._connection.call("SendMessage", sending(message), Reply)
+        except (NotSent, NotTaken, RemoteUnauthorized):
+            await self._store(known)
+            raise
         except RpcError as error:
+            if error.rpc_code == wire.INTERNAL.code:  # it may have taken the answer
+                raise Unavailable(str(error)) from error
             await self._store(known)
             if error.rpc_code == wire.UNSUPPORTED.code:
                 return False
@@ -253,10 +259,17 @@ class A2aTransport:
             raise RemoteLost("The id of the task was lost.")
         try:
             self._view.reset(await self._connection.call("GetTask", {"id": known.task}, Task))
+            await self._forget_answer()
         except RpcError as error:
             if error.rpc_code == wire.INTERNAL.code:
                 raise Unavailable(str(error)) from error
             raise
+
+    async def _forget_answer(self) -> None:
+        """Forget the last answer once the agent goes on: what it asks from then on is something else."""
+        known = self._known()
+        if known.answered is not None and self._view.goes_on:
+            await self._store(msgspec.structs.replace(known, answered=None))
 
     async def _give_up_sign_in(self) -> None:
         """Cancel a task that waits until its caller signs in somewhere."""

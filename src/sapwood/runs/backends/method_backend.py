@@ -140,7 +140,7 @@ class MethodRuns:
             call.user = user_of(self._actor, TurnCause(run=run))
         if row.status == RUNNING:
             if is_again():
-                self._actor.of(RunJournals).begin_again(run)
+                self._actor.of(RunJournals).begin_again(run, row.started_at)
             if run in self._cut or not served.is_wanted(run):
                 await self._stop(run, self.why_not(run))
                 self._cut.pop(run, None)

@@ -34,10 +34,10 @@ class RunJournals:
         if self._spans.are_kept:
             self._put(run, Journal(fiber, remote=remote))
 
-    def begin_again(self, run: str) -> None:
+    def begin_again(self, run: str, since: float) -> None:
         """Note that a run is executed again after it was interrupted."""
         if (journal := self._get(run)) is not None and len(journal.attempts) < MAX_ENTRIES:
-            incarnation = self._spans.note_incarnation()
+            incarnation = self._spans.note_incarnation(since)
             attempt = Attempt(self._actor.host.clock.now(), incarnation)
             self._put(run, Journal(journal.fiber, [*journal.attempts, attempt], remote=journal.remote))
 
@@ -57,7 +57,8 @@ class RunJournals:
         found = entries_of(steps.times(work, MAX_ENTRIES), questions.times(work, MAX_ENTRIES))
         redact = self._actor.host.shared(Redaction).apply
         journal.entries = [one if one.kind == "wait" else one.named(redact("name", one.name)) for one in found]
-        return msgspec.json.encode(journal).decode() if found else None
+        text = msgspec.json.encode(journal).decode()
+        return text if found and self._spans.have_room(len(text)) else None
 
     def _get(self, run: str) -> Journal | None:
         return self._journals.get(run) or self._read(run)

@@ -116,8 +116,10 @@ def _runs(database: Database, which: Timespan, most: int, *, since: int = 0, bef
     _, rows = database.look(
         f"SELECT {COLUMNS} FROM sapwood_served_runs WHERE journal IS NOT NULL AND number >= ?1"  # noqa: S608 - ours
         " AND (?2 IS NULL OR number < ?2) AND (?3 IS NULL OR id = ?3) AND (?4 IS NULL OR ended_at IS NULL OR"
-        f" ended_at >= ?4) AND (?5 IS NULL OR started_at <= ?5) ORDER BY number {'' if since else 'DESC'}",
-        (since, before, which.work and which.work.removeprefix(RUN), which.begins_at, which.ends_at),
+        " ended_at >= ?4) AND (?5 IS NULL OR started_at <= ?5)"
+        " AND (NOT ?6 OR status IN ('failed', 'interrupted') OR instr(journal, 'attempts'))"
+        f" ORDER BY number {'' if since else 'DESC'}",
+        (since, before, which.work and which.work.removeprefix(RUN), which.begins_at, which.ends_at, which.only_failed),
         most,
     )
     return [ExecutedRun(*row) for row in rows]
@@ -139,6 +141,14 @@ def _spans(database: Database, which: Timespan, most: int, *, after: int | None 
             break
         since = runs[-1].number + 1
     return found[:most]
+
+
+def _decoded(text: str) -> Any:
+    """Return a stored JSON value, or the text itself if it is damaged."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def _is_failed(span: Span) -> bool:
@@ -171,7 +181,7 @@ def _spans_of(database: Database, run: ExecutedRun, known: Sequence[Incarnation]
     status = "waiting" if is_open and _waits(entries) else run.status
     facts: dict[str, Any] = {"run": run.id, **(journal.remote or {})}
     if run.progress is not None:
-        facts["progress"] = msgspec.json.decode(run.progress)
+        facts["progress"] = _decoded(run.progress)
     if run.reason is not None:
         facts["error" if run.status == "failed" else "reason"] = run.reason
     if run.error is not None:
@@ -212,10 +222,15 @@ def _told(run: ExecutedRun, entries: Sequence[Entry]) -> Iterator[Part]:
 
 
 def _milestones(run: ExecutedRun) -> Iterator[Part]:
-    for told in msgspec.json.decode(run.milestones, type=list[dict[str, Any]])[:MAX_ENTRIES]:
-        at = told["at"] / 1000
-        facts = {name: value for name, value in told.items() if name not in ("at", "name", "seq")}
-        yield "milestone", str(told["name"]), at, at, "completed", facts
+    try:
+        milestones = msgspec.json.decode(run.milestones, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return  # they are damaged
+    for told in milestones[:MAX_ENTRIES]:
+        at = told.get("at")
+        if isinstance(at, int | float):
+            facts = {name: value for name, value in told.items() if name not in ("at", "name", "seq")}
+            yield "milestone", str(told.get("name")), at / 1000, at / 1000, "completed", facts
 
 
 def _span(

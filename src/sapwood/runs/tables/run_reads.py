@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -51,7 +52,11 @@ def run_inputs(database: Database, works: Sequence[str]) -> dict[str, Any]:
         (msgspec.json.encode([*ids]).decode(), LONGEST_INPUT),
         len(works),
     )
-    return {ids[id]: msgspec.json.decode(input) for id, input in rows}
+    found: dict[str, Any] = {}
+    for id, input in rows:
+        with suppress(msgspec.DecodeError):  # a damaged row is shown without what it was given
+            found[ids[id]] = msgspec.json.decode(input)
+    return found
 
 
 def open_questions(database: Database, most: int) -> list[dict[str, Any]]:
