@@ -399,20 +399,20 @@ async def test_what_a_capability_replaces_in_a_prompt_is_not_sent_in_the_next_st
             for message in request_context.messages if ctx.run_step == 1 else ():
                 for part in message.parts:
                     if part.part_kind == "user-prompt":
-                        part.content = part.content.replace("1234", "****")
+                        part.content = part.content.replace("swordfish", "****")
             return request_context
 
     model = three_steps()
     cls = worker(model, Redact())
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
-        await agent.send("my pin is 1234")
+        await agent.send("my word is swordfish")
         await world.crash()
         agent = await world.get_agent(cls, "t")
         await agent.send("and now?")
         assert len(model.asked) == 6 or len(model.asked) == 4
-        assert all("1234" not in part.content for asked in model.asked for one in asked for part in prompts(one))
-        assert "1234" not in await agent.seen_by_model()
+        assert all("swordfish" not in part.content for asked in model.asked for one in asked for part in prompts(one))
+        assert "swordfish" not in await agent.seen_by_model()
 
 
 def prompts(message: ModelMessage) -> list[Any]:
