@@ -64,7 +64,7 @@ async def test_an_input_guardrail_blocks_before_the_model_is_asked(run: Run) -> 
 @pytest.mark.parametrize("of", ["class", "loop"])
 async def test_what_an_input_guardrail_redacts_no_step_and_no_later_turn_sends(run: Run, of: str) -> None:
     def redact(prompt: str) -> GuardrailResult:
-        return GuardrailResult.replace(prompt.replace("1234", "****"))
+        return GuardrailResult.replace(prompt.replace("swordfish", "****"))
 
     model = ScriptedModel(call("read"), text("done"), text("and done"))
     loop = PydanticAgent(model, capabilities=[InputGuardrail(guard=redact)])
@@ -73,12 +73,12 @@ async def test_what_an_input_guardrail_redacts_no_step_and_no_later_turn_sends(r
         cls = handy(model, InputGuardrail(guard=redact))
     async with run(cls) as world:
         agent = await world.get_agent(cls, "t")
-        await agent.send("my pin is 1234")
+        await agent.send("my word is swordfish")
         await world.crash()
         await (await world.get_agent(cls, "t")).send("again")
         asked = [str(one) for one in model.asked]
         assert len(asked) == 3
-        assert all("1234" not in one for one in asked)
+        assert all("swordfish" not in one for one in asked)
         assert all("****" in one for one in asked)
 
 
