@@ -14,6 +14,8 @@ from tests.browser.looking import Gallery
 from tests.browser.serving import Accident, Example
 from tests.browser.tabs import NARROW, Tabs
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = "perspectives"
 ENVIRONMENT = {"PAUSE": "0.03"}
 """The fastest takes more than a second: what is waited for while it works has come by then."""

@@ -12,6 +12,8 @@ from tests.browser.looking import Gallery
 from tests.browser.serving import Accident, Example
 from tests.browser.tabs import NARROW, WIDE, Tabs
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = "rooms"
 ENVIRONMENT = {"PAUSE": "0.02"}
 STORY = "In a house at the end of a street"

@@ -11,6 +11,8 @@ from tests.browser.looking import Gallery
 from tests.browser.serving import Accident, Example
 from tests.browser.tabs import NARROW, Tabs
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = "sandbox"
 ENVIRONMENT = {"PAUSE": "0.005", "SLOW": "1"}
 WAYS = 10

@@ -13,7 +13,7 @@ OF_EACH = LIVES * 2 // 5
 """Lives of each level: these are long ones."""
 
 
-@pytest.mark.parametrize("level", ["process", "disk"])
+@pytest.mark.parametrize("level", [pytest.param("process", marks=pytest.mark.nightly), "disk"])
 def test_whatever_ends_a_process_its_teams_do_everything_once_and_come_to_the_same(level: str) -> None:
     result = run_lives(level, OF_EACH, "teams", of="team_lives")
 

@@ -11,7 +11,7 @@ OF_EACH = LIVES // 2
 
 
 @pytest.mark.promise("CF-113")
-@pytest.mark.parametrize("level", ["process", "disk"])
+@pytest.mark.parametrize("level", [pytest.param("process", marks=pytest.mark.nightly), "disk"])
 def test_whatever_ends_a_process_its_runs_end_once_and_everybody_hears_the_same_of_them(level: str) -> None:
     result = run_lives(level, OF_EACH, "runs", of="run_lives")
 

@@ -10,7 +10,7 @@ OF_EACH = LIVES // 2
 """Lives of each level: these are long ones."""
 
 
-@pytest.mark.parametrize("level", ["process", "disk"])
+@pytest.mark.parametrize("level", [pytest.param("process", marks=pytest.mark.nightly), "disk"])
 def test_whatever_ends_a_process_its_conversations_go_on_as_everybody_has_heard_them(level: str) -> None:
     result = run_lives(level, OF_EACH, "talks", of="chat_lives")
 

@@ -14,6 +14,8 @@ from tests.npm.running import MAJORS, SapwoodImpatient, SapwoodRuns, built, driv
 
 from sapwood.runs.tables.executed_runs_table import PLACE
 
+pytestmark = pytest.mark.nightly
+
 PAGE = '<!doctype html><meta charset="utf-8"><title>runs</title><div id="root"></div><script src="runs.js"></script>'
 NEWEST, *OLDER = sorted(MAJORS, reverse=True)
 WAYS = [
