@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from sapwood.cli.commands import serve
+from sapwood.cli.serve_commands import serve
 from sapwood.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -11,8 +11,10 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         from sapwood.cli.commands import run
-    except ModuleNotFoundError as error:
-        if error.name not in PACKAGES:
+
+        run()
+    except ImportError as error:
+        missing = error.name or getattr(error.__cause__, "name", None)  # a command is imported when it is called
+        if missing not in PACKAGES:
             raise
-        sys.exit(f"The command line needs {error.name}. Install it with: pip install 'sapwood[server]'")
-    run()
+        sys.exit(f"The command line needs {missing}. Install it with: pip install 'sapwood[server]'")

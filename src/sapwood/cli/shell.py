@@ -16,7 +16,13 @@ import threading
 import types
 from typing import Any
 
-from sapwood.cli.app_loader import LoadedApp
+from sapwood.cli.app_loader import LoadedApp, load
+from sapwood.cli.parameters import DataOfApp, Target
+
+
+def shell(target: Target, /, *, data: DataOfApp = None) -> None:
+    """Start an interactive Python with the app running as `app`; `await` works at the prompt."""
+    asyncio.run(interact(load(target, data)))
 
 
 async def interact(loaded: LoadedApp) -> None:
