@@ -64,25 +64,26 @@ FILES = "-n 3 --dist loadfile"
 MOST_FILES = "-n 4 --dist loadfile"
 
 FAST = "not slow and not alone and not disk and not nightly"
-SLOW = "(slow or disk) and not alone and not nightly"
 CHATS = "tests/conformance/test_{chat,runs,teams}_*.py"
 
-CHECK: list[Stage] = [
+CHEAP: list[Stage] = [
     (Part("format", "ruff format --check .", 10, cheap=True),),
     (Part("lint", "ruff check .", 10, cheap=True),),
     (Part("layers", "lint-imports --no-logo", 20, cheap=True),),
-    # What only reads runs beside the tests, so that no core waits. pyright is a single process: the tests let it pass.
-    (
-        tests("fast tests", f"{THREE} -m '{FAST}'", 300).nice(),
-        Part("types", "pyright && bash tests/typing/check.sh", 300),
-        Part("docs", "zensical build --clean --strict", 60),
-        Part("ledger", "python scripts/ledger.py", 60),
-    ),
 ]
+# What only reads runs beside the tests, so that no core waits. pyright is a single process: the tests let it pass.
+READ = (
+    Part("types", "pyright && bash tests/typing/check.sh", 300),
+    Part("docs", "zensical build --clean --strict", 60),
+    Part("ledger", "python scripts/ledger.py", 60),
+)
+
+CHECK: list[Stage] = [*CHEAP, (tests("fast tests", f"{THREE} -m '{FAST}'", 300).nice(), *READ)]
 
 CI: list[Stage] = [
-    *CHECK,
-    (tests("slow tests", f"{FOUR} -m '{SLOW}'", 450),),
+    *CHEAP,
+    # Fast and slow tests are collected once.
+    (tests("tests", f"{FOUR} -m 'not alone and not nightly'", 750).nice(), *READ),
     # Parts that wait for processes and disks run beside others, so that no core waits.
     (
         tests(

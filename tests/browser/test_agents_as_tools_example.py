@@ -25,6 +25,8 @@ from tests.browser.looking import Gallery
 from tests.browser.serving import Accident, Example
 from tests.browser.tabs import NARROW, Tabs
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = "agents-as-tools"
 ENVIRONMENT = {"PAUSE": "0.03"}
 """A helper takes four seconds: what is waited for while it works has come by then, also on a busy machine."""

@@ -106,7 +106,12 @@ class Site:
             yield ClientFactory(ClientConfig(httpx_client=http)).create(card)
 
 
-@pytest.fixture(params=[A2aServer, TwoWorkers], ids=["one process", "two workers"])
+@pytest.fixture(
+    params=[
+        pytest.param(A2aServer, id="one process"),
+        pytest.param(TwoWorkers, id="two workers", marks=pytest.mark.nightly),
+    ]
+)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     log = tmp_path / "done.log"
     server = request.param(tmp_path, tmp_path / "data", A2A_LOG=str(log))

@@ -156,6 +156,7 @@ async def test_a_task_that_its_system_forgets_when_it_is_killed_is_not_begun_aga
     assert sdk.done() == ["execute dig", "word 0"]
 
 
+@pytest.mark.nightly
 @pytest.mark.promise("B-38")
 async def test_a_task_of_a_sapwood_server_is_done_once_though_both_are_killed(looks: Both) -> None:
     await looks.ask("/start", input="hills")

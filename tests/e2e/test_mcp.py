@@ -180,7 +180,7 @@ async def test_an_approval_three_levels_down_is_answered_after_a_kill_and_paid_o
     assert site.done() == ["paid 90"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.nightly)])
 async def test_a_held_call_asks_the_server_is_killed_before_the_answer_and_pays_once(site: Site, mode: str) -> None:
     kills = iter([site.killed])
 
@@ -194,7 +194,7 @@ async def test_a_held_call_asks_the_server_is_killed_before_the_answer_and_pays_
     assert site.done() == ["paid 90"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 async def test_a_held_call_with_a_session_that_is_cut_is_joined_by_the_client_itself(
     site: Site, how: signal.Signals
 ) -> None:

@@ -42,7 +42,7 @@ def temporal(tmp_path: Path) -> Iterator[Temporal]:
     server.end(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "http://here:eight"])
+@pytest.mark.parametrize("url", ["localhost:8000", pytest.param("http://here:eight", marks=pytest.mark.nightly)])
 def test_a_url_that_is_none_is_a_sentence(project: Path, url: str) -> None:
     done = sapwood(project, *WORKER, url)
 

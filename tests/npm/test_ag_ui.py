@@ -20,7 +20,7 @@ class SapwoodAgUi(Sapwood):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["calm", "killed"])
+@pytest.mark.parametrize("how", ["calm", pytest.param("killed", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("client", ["1.0.0", pytest.param("0.0.59", marks=pytest.mark.nightly)])
 def test_a_page_has_the_whole_conversation_and_nothing_is_done_twice(
     home: Path, work: Path, tmp_path: Path, client: str, how: str

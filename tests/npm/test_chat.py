@@ -32,7 +32,7 @@ EACH = [
 @pytest.fixture(scope="module", params=EACH)
 def talks(request: pytest.FixtureRequest, home: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) -> Talks:
     """Everything that is tried in jsdom, with one major of the AI SDK."""
-    built(home, work, "hooks.js", f"made/hooks-{request.param}.mjs", request.param, "--format=esm")
+    built(home, work, "hooks.js", f"made/hooks-{request.param}.mjs", request.param, "--format=esm", "--minify")
     data = tmp_path_factory.mktemp("chats") / "data"
     server = SapwoodChat(work, data)
     try:
