@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from packaging.version import Version
 from tests.compat.office_app import MODELS, CompatLead, CompatLong, CompatOffice, CompatTalker
 from tests.conformance import replicated
 from tests.conformance.mcp_servers import RemoteServer, said, tool
@@ -31,7 +32,7 @@ from sapwood.testing.memory_log import MemoryArchive, _Stored  # pyright: ignore
 HERE = Path(__file__).parent
 RELEASES = sorted(
     (path.name for path in HERE.iterdir() if (path / "manifest.json").exists()),
-    key=lambda name: [int(number) for number in name.split(".")],
+    key=Version,
 )
 """Oldest first."""
 SKIPPED = ("-shm", "operator.json", "lock")
