@@ -18,7 +18,7 @@ from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.state import State
 from sapwood.errors import Unavailable, UsageError
 from sapwood.kernel.actors.actor import Actor
-from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.marshal.agent_class import attributes, known
 from sapwood.kernel.marshal.call import current
 from sapwood.storage.migrations import Schema
 from sapwood.when import DEFAULT_RETRY
@@ -52,12 +52,11 @@ def on_child_state(cls: type, /) -> Callable[[M], M]:
 @functools.cache
 def _followers(parent: type, child: type) -> tuple[str, ...]:
     """Return the methods of a class that follow the states of another."""
-    found: list[str] = []
-    for name in dir(parent):
-        classes = getattr(inspect.getattr_static(parent, name), MARK, ())
-        if any(issubclass(child, one) for one in classes):
-            found.append(name)
-    return tuple(found)
+    return tuple(
+        name
+        for name, function in attributes(parent).items()
+        if inspect.isfunction(function) and any(issubclass(child, one) for one in getattr(function, MARK, ()))
+    )
 
 
 class ChildStates:

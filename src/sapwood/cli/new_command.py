@@ -16,8 +16,7 @@ from sapwood.cli.terminal import say
 new = App(
     name="new",
     help="Create a project that runs at once, without an API key: agents, a page, tests and a container."
-    "\n\nTemplates:\n\n"
-    + "\n".join(f"* `{name}`: {about.what}" for name, about in TEMPLATES.items()),
+    "\n\nTemplates:\n\n" + "\n".join(f"* `{name}`: {about.what}" for name, about in TEMPLATES.items()),
 )
 
 

@@ -15,6 +15,7 @@ from sapwood.chat.tools.persistent_children import DEFERRED, Companions
 from sapwood.chat.tools.server_tools import ServerTools
 from sapwood.errors import InvalidArguments, UsageError
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.marshal.agent_class import attributes
 from sapwood.runs.tables.question import Approvers
 
 if TYPE_CHECKING:
@@ -305,8 +306,7 @@ def _awaited(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _marked(cls: type) -> list[str]:
     found: list[str] = []
-    for name in dir(cls):
-        function = inspect.getattr_static(cls, name)
+    for name, function in attributes(cls).items():
         if inspect.isfunction(function) and options_of(function) is not None:
             if inspect.isasyncgenfunction(function):
                 raise UsageError(f"{cls.__name__}.{name} is a tool and must not be a generator. Return the result.")

@@ -177,22 +177,26 @@ class AgentClass:
         raise NoSuchMethod(f"{self.cls.__name__}.{name} {reason}.")
 
 
+def attributes(cls: type) -> dict[str, Any]:
+    """Return what a class and its bases define, by sorted name. Descriptors such as properties are not asked."""
+    found: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        found |= vars(owner)
+    return dict(sorted(found.items()))
+
+
 def _public_functions(cls: type, base: type, shown: frozenset[str]) -> list[tuple[str, Callable[..., Any]]]:
-    found: list[tuple[str, Callable[..., Any]]] = []
-    for name in dir(cls):
-        if name.startswith("_") or (hasattr(base, name) and name not in shown):
-            continue
-        value = inspect.getattr_static(cls, name)
-        if inspect.isfunction(value):
-            found.append((name, value))
-    return found
+    return [
+        (name, value)
+        for name, value in attributes(cls).items()
+        if inspect.isfunction(value) and not name.startswith("_") and (name in shown or not hasattr(base, name))
+    ]
 
 
 def _namespaces(cls: type) -> dict[str, dict[str, Callable[..., Any]]]:
     """Return the `async def` methods of each namespace that crosses, as functions of the agent, by their full names."""
     found: dict[str, dict[str, Callable[..., Any]]] = {}
-    for name in dir(cls):
-        value = inspect.getattr_static(cls, name)
+    for name, value in attributes(cls).items():
         if isinstance(value, Namespace) and value.crosses:
             inside = value.inside
             methods = {n: one for n, one in vars(value.cls).items() if not n.startswith("_") and n not in inside}
