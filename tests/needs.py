@@ -49,10 +49,14 @@ def _mount() -> str:
 NEEDS: dict[str, Callable[[], str]] = {
     "browser": functools.partial(_program, "chromium-headless-shell", "chromium"),
     "bubblewrap": functools.cache(_bubblewrap),
+    "caddy": functools.partial(_program, "caddy"),
     "chromium": functools.partial(_program, "chromium"),
     "mount": functools.cache(_mount),
     "npm": functools.partial(_program, "npm"),
     "ordinary user": _ordinary_user,
+    "prometheus": functools.partial(_program, "prometheus"),
+    "promtool": functools.partial(_program, "promtool"),
+    "systemd-analyze": functools.partial(_program, "systemd-analyze"),
 }
 """For each need, what tells why it is missing. An empty string means that it is there."""
 

@@ -51,7 +51,7 @@ def test_the_actions_of_the_workflows_are_pinned_to_commits() -> None:
     used = re.findall(r"uses: (\S+)@(\S+)", text)
 
     assert len(used) > 8
-    assert {name for name, at in used if not re.fullmatch(r"[0-9a-f]{40}", at)} == {"pypa/gh-action-pypi-publish"}
+    assert [name for name, at in used if not re.fullmatch(r"[0-9a-f]{40}", at)] == []
 
 
 def test_the_version_of_the_citation_is_that_of_the_package() -> None:
