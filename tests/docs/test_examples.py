@@ -111,6 +111,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["order 7 ran once: True", "on the shelf: ['paper, here you are', 'paper", "  assistant: The tea is here."],
     ),
+    "essays.py": (
+        ["draft: All about oaks.\ndraft: All about oaks. Shorter.\ndone: All about oaks. Shorter."],
+        ["done: All about oaks. Shorter."],
+    ),
     "files.py": (
         ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
         ["stored: ['squares.csv, text/csv, 294264 bytes']", "lines: 20000"],
