@@ -71,6 +71,8 @@ class OtherSystem:
     """What is answered instead of a task."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     port: int = 0
+    delays: list[asyncio.Event] = field(default_factory=list[asyncio.Event])
+    """What the answers to the next looks at a task wait for, after they were made."""
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """What streams tell, in order; a stream that begins later tells the rest."""
 
@@ -100,6 +102,8 @@ class OtherSystem:
         if self.status != 200:
             return Response("no", self.status, headers={"location": "http://127.0.0.1:1/"})
         result = self.result(method, params)
+        if method == "GetTask" and self.delays:
+            await self.delays.pop(0).wait()
         if method in self.loses:
             self.loses.discard(method)
             if self.lost > 0:

@@ -410,6 +410,36 @@ async def test_a_server_that_asks_without_words_is_answered_though_an_answer_is_
         await giving
 
 
+async def test_a_state_that_arrives_after_the_answer_to_it_asks_nothing() -> None:
+    def work(task: OtherTask, message: dict[str, Any]) -> None:
+        task.state, task.says = "WORKING", []
+
+    async with pair(on_message=work) as both:
+        giving = await both.giving("paint")
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        await both.question()
+        at_once, late, later = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        at_once.set()
+        both.other.delays = [at_once, late]  # two looks follow a crash, and the second tells what is asked
+        await both.crash()
+        await asyncio.gather(giving, return_exceptions=True)
+        caller = await both.caller()
+        await until(lambda: both.other.delays == [])  # the state in which it asks is on its way
+        assert await caller.reply("blue")
+        assert await caller.asked() == []
+
+        both.other.delays = [later]
+        late.set()
+        await until(lambda: both.other.delays == [])  # it has arrived
+        assert await caller.asked() == []
+        later.set()
+        await both.other.change("INPUT_REQUIRED", {"text": "Which paint?"})
+        assert (await both.question()).prompt == "Which paint?"
+        assert await caller.reply("oil")
+        await both.other.change("COMPLETED")
+        assert (await over(caller, "r1")).ok
+
+
 async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:
     async with pair() as both:
         giving = await both.giving()

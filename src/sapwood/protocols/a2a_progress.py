@@ -30,6 +30,10 @@ class Answered(msgspec.Struct):
     """The id of its message."""
     asked_at: str | None = None
     """The timestamp of the state that it answered."""
+    asked_by: str | None = None
+    """The id of the message of that state."""
+    is_taken: bool = False
+    """Whether the server has told another state in reply to it."""
 
 
 class TaskView:
@@ -96,21 +100,26 @@ class TaskView:
         """Whether the task is in a state in which it asks nothing."""
         return self._status.state != INPUT_REQUIRED
 
-    @property
-    def asked_at(self) -> str | None:
-        """The timestamp of the state."""
-        return self._status.timestamp
+    def answered_by(self, message: str) -> Answered:
+        """Return what is stored when an answer to the state is sent."""
+        return Answered(message, self._status.timestamp, _asked_by(self._status))
+
+    def is_same_state(self, status: Status) -> bool:
+        """Return whether a status is the one that is known."""
+        known = self._status
+        return (status.state, status.timestamp, _asked_by(status)) == (known.state, known.timestamp, _asked_by(known))
 
     def _has_answer(self) -> bool:
         """Return whether the server has the last answer, and the agent there did not go on yet.
 
-        The official SDK then has what was asked in the history only, and tells the same state without it.
+        The official SDK then has what was asked in the history only, and tells the same state without it. A state that
+        was read before the answer was sent may arrive after it.
         """
         answered = self._answered()
-        if answered is None or self._status.message is not None:
+        if answered is None or self._status.timestamp != answered.asked_at:
             return False
-        if self._status.timestamp != answered.asked_at:
-            return False
+        if self._status.message is not None:
+            return answered.is_taken and answered.asked_by == _asked_by(self._status)
         return bool(self._history) and self._history[-1].message_id == answered.message
 
     @property
@@ -234,6 +243,10 @@ class TextChunks:
     def _has_told(self, artifact: str, text: str) -> bool:
         """Return whether a text that was ended is the last one of an artifact."""
         return self._told.get(f"{artifact}~{self._begun.get(artifact, 0)}") == text
+
+
+def _asked_by(status: Status) -> str | None:
+    return None if status.message is None else status.message.message_id
 
 
 def _artifact_of(id: str) -> str:

@@ -192,9 +192,9 @@ class A2aTransport:
         known = self._known()
         id = f"{message_id(session)}-{hashlib.sha256(f'{answer.id} {answer.digest}'.encode()).hexdigest()[:16]}"
         message = A2aMessage(id, "ROLE_USER", [answer_part(asked, answer)], known.context, known.task)
-        await self._store(msgspec.structs.replace(known, answered=Answered(id, self._view.asked_at)))
+        await self._store(msgspec.structs.replace(known, answered=self._view.answered_by(id)))
         try:
-            await self._connection.call("SendMessage", sending(message), Reply)
+            reply = await self._connection.call("SendMessage", sending(message), Reply)
         except (NotSent, NotTaken, RemoteUnauthorized):
             await self._store(known)
             raise
@@ -205,7 +205,16 @@ class A2aTransport:
             if error.rpc_code == wire.UNSUPPORTED.code:
                 return False
             raise Refused("The other server does not take this answer.") from error
+        if reply.task is not None and not self._view.is_same_state(reply.task.status):
+            await self._note_taken(id)
         return True
+
+    async def _note_taken(self, message: str) -> None:
+        """Store that the server went on after an answer, unless a reader of the task has noticed it."""
+        known = self._known()
+        if known.answered is not None and known.answered.message == message:
+            answered = msgspec.structs.replace(known.answered, is_taken=True)
+            await self._store(msgspec.structs.replace(known, answered=answered))
 
     async def _send(self, message: A2aMessage) -> Reply:
         """Send a message, and return the first answer; the rest of a stream is kept."""
