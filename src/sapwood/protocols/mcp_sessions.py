@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from mcp.server.connection import Connection
 from mcp.server.streamable_http import check_accept_headers
+from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_REQUEST
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from starlette.responses import Response
 
 from sapwood.errors import InvalidArguments, Refused
-from sapwood.protocols.mcp_calls import Caller, hold
+from sapwood.protocols.mcp_calls import INVALID, Caller, hold
 from sapwood.protocols.mcp_desk import Session
 from sapwood.protocols.mcp_http import Exchanged, field_of, progress_to, refusal, served
 from sapwood.protocols.mcp_messages import NOT_ONE, is_notification, is_request, message_of
@@ -27,6 +28,7 @@ from sapwood.runs.tables.question import Question
 SESSION_HEADER = "mcp-session-id"
 QUESTION = "question:"
 """What the ids of requests to clients begin with; the run and the `full_id` of the question follow."""
+NO_RUN = "This call has no run: the server ended before the run started, or the run was deleted since."
 MARKED_SINCE = "2025-11-25"
 """The first revision whose clients take an event without data."""
 
@@ -149,15 +151,15 @@ class WithSession:
         if found is None or not isinstance(tool, RunTool):
             return refusal(400, INVALID_REQUEST, "Last-Event-ID names no event of this server.")
         id, token, _ = found
-        run = self._work.run(self._work.run_of_request(id))
-        if run is None:
-            return refusal(404, INVALID_REQUEST, "There is no such call in this session.")
+        run = self._work.run_of_request(id)
 
         async def work(exchanged: Exchanged) -> dict[str, Any]:
             message = {"id": id, "params": {"_meta": {"progressToken": token}}}
             caller = self._caller(session, message, exchanged)
             await exchanged.mark(last)
-            return await hold(caller, tool, run.id, b"", 0)
+            if self._work.run(run) is None:  # an error of HTTP would tell the client that the session has ended
+                raise MCPError(INVALID, NO_RUN)
+            return await hold(caller, tool, run, b"", 0)
 
         return Exchanged(work, id, on_lost=None)
 
