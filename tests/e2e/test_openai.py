@@ -5,15 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openai import APIConnectionError, APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai import (
+    APIConnectionError,
+    APIStatusError,
+    AuthenticationError,
+    BadRequestError,
+    ConflictError,
+    InternalServerError,
+    NotFoundError,
+    OpenAI,
+)
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -26,6 +38,7 @@ KEY = "a-long-random-key-of-ann"
 OTHER = "a-long-random-key-of-bob"
 WORDS = 40
 APP = f"""
+import os
 from pathlib import Path
 
 from sapwood import App, ChatAgent, agent_tool, tool
@@ -72,6 +85,7 @@ class Office(ChatAgent):
     @tool
     async def weigh(self) -> str:
         note("weighed")
+        Path("process.txt").write_text(str(os.getpid()))
         return "3 kg"
 
 
@@ -398,6 +412,61 @@ def test_workers_share_the_agents_and_find_a_response_by_its_id(tmp_path: Path) 
         with pytest.raises(NotFoundError):
             client.responses.retrieve(made[0].id[:-1] + "x")
         client.close()
+
+
+MANY = 8
+"""Clients at once. Which worker accepts a connection is chance: among so many are some for each."""
+
+
+def done_by_many(clients: list[OpenAI], key: str, **body: Any) -> Any:
+    """Have all clients send the same request at once, until each has a response; return the one that all have."""
+
+    def done(client: OpenAI) -> Any:
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return client.responses.create(model="office", extra_headers={"Idempotency-Key": key}, **body)
+            except (APIConnectionError, InternalServerError):  # the worker that has the agent is being restarted
+                time.sleep(0.02)
+                if time.monotonic() > end:
+                    raise
+
+    with ThreadPoolExecutor(MANY) as pool:
+        responses = list(pool.map(done, clients))
+    assert len({one.id for one in responses}) == 1
+    assert len({one.to_json() for one in responses}) == 1
+    return responses[0]
+
+
+@pytest.mark.nightly
+def test_a_request_that_many_repeat_at_two_workers_is_one_response_across_a_kill_of_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with serving(tmp_path, "serve", "app:app", "--workers", "2") as server, contextlib.ExitStack() as stack:
+        url = f"http://127.0.0.1:{server.port}/v1"
+        clients = [OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=PATIENCE) for _ in range(MANY)]
+        for client in clients:
+            stack.callback(client.close)
+
+        def kill() -> None:
+            os.kill(int((tmp_path / "process.txt").read_text()), signal.SIGKILL)
+
+        def done() -> list[str]:
+            return (tmp_path / "done.txt").read_text().split()
+
+        asked = done_by_many(clients, "k1", input="buy bread")
+        assert done() == ["weighed"]
+        kill()
+        assert done_by_many(clients, "k1", input="buy bread") == asked
+        (item,) = [one for one in asked.output if one.type == "mcp_approval_request"]
+        answer = {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
+        bought = done_by_many(clients, "k2", input=[answer], previous_response_id=asked.id)
+        assert (bought.status, bought.output_text) == ("completed", "bread is bought")
+        for client in clients:
+            with pytest.raises(ConflictError):
+                client.responses.create(model="office", input="buy beer", extra_headers={"Idempotency-Key": "k1"})
+        assert done_by_many(clients, "k2", input=[answer], previous_response_id=asked.id) == bought
+        assert done_by_many(clients, "k1", input="buy bread") == asked
+        assert done() == ["weighed", "paid"]
 
 
 @pytest.mark.nightly
