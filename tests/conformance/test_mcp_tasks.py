@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.mcp_clients import FORMS, TASKS, WITH_TASKS, Mcp, held, mcp_served
 from tests.conformance.worlds import until
 
-from sapwood import Agent, App, ChatAgent, agent_tool, tool
+from sapwood import Agent, App, ChatAgent, Limits, agent_tool, tool
 from sapwood.auth import ANY_CLIENT, User
 from sapwood.protocols import Mcp as McpProtocol
 from sapwood.testing import ScriptedModel, call, text
@@ -109,6 +109,10 @@ NOTHING: dict[str, Any] = {"action": "accept", "content": {}}
 YES = {"action": "accept", "content": {"approved": True}}
 
 
+def accepted(answer: str) -> dict[str, Any]:
+    return {"action": "accept", "content": {"answer": answer}}
+
+
 async def asked(client: Mcp, task: str) -> tuple[str, dict[str, Any]]:
     """Return the one question of a task, with its id."""
     found = await client.settled(task)
@@ -199,6 +203,18 @@ async def test_every_kind_of_question_is_a_form_and_a_wrong_answer_leaves_it_ope
         assert done["result"]["structuredContent"]["result"] == ["shoes", "blue", "Ann", 3, "x", 7, ["a", "b"]]
         assert forms[0]["answer"]["enum"] == ["red", "blue"]
         assert set(forms[2]) == {"width", "label"}
+
+
+async def test_an_answer_that_is_too_long_is_an_error_of_the_request_and_leaves_the_question_open() -> None:
+    async with mcp_served(app(), limits=Limits(payload_bytes=5000)) as one:
+        client = Mcp(one, WITH_TASKS)
+        task = (await client.call("ask", {"topic": "shoes"}))["taskId"]
+        color, _ = await asked(client, task)
+        await client.ask("tasks/update", taskId=task, inputResponses={color: accepted("red")})
+        key, _ = await asked(client, task)
+        error = await client.error("tasks/update", taskId=task, inputResponses={key: accepted("x" * 6000)})
+        assert (error["code"], "at most 5000 bytes" in error["message"]) == (-32602, True)
+        assert (await asked(client, task))[0] == key
 
 
 async def test_a_client_without_tasks_is_asked_by_the_result_and_answers_after_a_crash() -> None:

@@ -16,7 +16,7 @@ from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
 from tests.machine import patience
 
-from sapwood import App, ChatAgent, agent_tool, tool
+from sapwood import App, ChatAgent, Limits, agent_tool, tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.protocols import OpenAi
 from sapwood.testing import ScriptedModel, call, calls, text
@@ -90,9 +90,23 @@ class OpenAiSurvey(ChatAgent):
         return await self.questions.ask("Which size?", options=["S", "L"], approvers=ANY_CLIENT)
 
 
+class OpenAiNamer(ChatAgent):
+    """Asks a person for a text."""
+
+    limits = Limits(payload_bytes=10_000)
+    model = ScriptedModel(call("ask_name", id="n1"), text("welcome"), each=True)
+
+    @tool
+    async def ask_name(self) -> str:
+        """Ask."""
+        return await self.questions.ask("Who are you?", approvers=ANY_CLIENT)
+
+
 @asynccontextmanager
 async def openai() -> AsyncGenerator[Served, None]:
-    app = App(agents=[OpenAiLooker, OpenAiBusy, OpenAiClerk, OpenAiOffice, OpenAiSurvey], protocols=[OpenAi()])
+    app = App(
+        agents=[OpenAiLooker, OpenAiBusy, OpenAiClerk, OpenAiOffice, OpenAiSurvey, OpenAiNamer], protocols=[OpenAi()]
+    )
     OpenAiLooker.counted.clear()
     OpenAiClerk.paid.clear()
     async with asyncio.timeout(patience()), served(app) as one:
@@ -212,6 +226,18 @@ async def test_what_code_asks_is_a_function_whose_output_is_the_answer() -> None
         assert wrong == (400, "invalid_value", "input[0].output")
         second = await create(one, **said, input=[output_of(asked["call_id"], "L")])
         assert text_of(second) == "thanks"
+
+
+async def test_an_answer_that_is_too_long_is_refused_and_leaves_no_response_and_another_is_taken() -> None:
+    async with openai() as one:
+        first = await create(one, model="open-ai-namer", input="hello")
+        asked = first["output"][-1]
+        said = {"model": "open-ai-namer", "previous_response_id": first["id"]}
+        wrong = await refused(one, **said, input=[output_of(asked["call_id"], "x" * 20_000)])
+        assert wrong == (400, "invalid_value", "input[0]")
+        second = await create(one, **said, input=[output_of(asked["call_id"], "ann")])
+        assert text_of(second) == "welcome"
+        assert second["previous_response_id"] == first["id"]
 
 
 async def test_a_repeated_answer_with_the_same_key_joins_the_response() -> None:

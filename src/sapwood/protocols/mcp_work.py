@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from sapwood.address import PathSegment
+from sapwood.errors import InvalidArguments, OverLimit
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.call import id_of
 from sapwood.kernel.marshal.disclosure import for_clients
@@ -155,7 +156,10 @@ class DeskWork:
         asked = await self.questions(run)
         answers = [(key, answer_to(asked[key], response)) for key, response in responses.items() if key in asked]
         for key, answer in answers:
-            await self.exchange.answer(key, answer)
+            try:
+                await self.exchange.answer(key, answer)
+            except OverLimit as error:
+                raise InvalidArguments(str(error)) from None
             self._answers.add(run.id, key)
 
     async def requests(self, run: Run) -> dict[str, Any]:

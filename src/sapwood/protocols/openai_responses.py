@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sapwood.chat.store.turns import Turn
-from sapwood.errors import InvalidArguments, Refused
+from sapwood.errors import OverLimit, Refused
 from sapwood.kernel.marshal.call import id_of
 from sapwood.protocols.exchange import Exchange
 from sapwood.protocols.openai_answers import check_answers, fitted, not_ended, not_open
@@ -204,14 +204,16 @@ class Responses:
                 raise not_ended()
             row = self._next(asked, id, before)
             await self._exchange.settle()  # before the answers, in other agents: the same request again finds it
-        taken = 0
+        taken, where = 0, ""
         try:
             for name, answer, where in answers:
                 if (question := questions.get(name)) is not None:
                     taken += await self._exchange.answer(name, fitted(answer, question, where))
-        except (ApiError, InvalidArguments, Refused):  # after any other error, the answer may have been taken
+        except (ApiError, OverLimit, Refused) as error:  # after any other error, the answer may have been taken
             if is_new and not taken:
                 self._table.forget(id)
+            if isinstance(error, OverLimit) and error.limit == "payload_bytes":
+                raise invalid(where, str(error)) from None
             raise
         if is_new and not taken:
             self._table.forget(id)
