@@ -63,6 +63,8 @@ class OtherSystem:
     """Methods whose next answer is lost."""
     lost: int = 502
     """The status instead of it, or the code of an error of JSON-RPC."""
+    garbles: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """What is sent instead of the next answer to a method."""
     tells_history: bool = True
     lists_all: bool = False
     """Whether tasks of all contexts are listed."""
@@ -104,6 +106,8 @@ class OtherSystem:
         result = self.result(method, params)
         if method == "GetTask" and self.delays:
             await self.delays.pop(0).wait()
+        if method in self.garbles:
+            return Response(self.garbles.pop(method), 200, media_type="application/json")
         if method in self.loses:
             self.loses.discard(method)
             if self.lost > 0:

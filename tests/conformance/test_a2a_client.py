@@ -20,7 +20,7 @@ from sapwood import App, Question, Run, agent, agent_tool
 from sapwood.admin.admin import Admin
 from sapwood.auth import ANY_CLIENT
 from sapwood.errors import Unavailable, UsageError
-from sapwood.protocols import A2aAgent, a2a_progress
+from sapwood.protocols import A2aAgent, a2a_connection, a2a_progress
 from sapwood.testing import ScriptedModel, call
 from sapwood.testing import text as says
 from sapwood.timings import DEFAULTS
@@ -452,6 +452,53 @@ async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:
         assert len(both.other.tasks[0].history) == 1
         await both.other.change("COMPLETED")
         await giving
+
+
+@pytest.mark.parametrize(
+    "garbled", [b"<html>", b"", b'{"result": 3}', b" " * 20_000], ids=["html", "empty", "3", "long"]
+)
+async def test_an_answer_whose_reply_cannot_be_read_may_have_been_taken(
+    garbled: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(task: OtherTask, message: dict[str, Any]) -> None:
+        task.state, task.says = "WORKING", []
+
+    monkeypatch.setattr(a2a_connection, "LONGEST", 10_000)
+    async with pair(on_message=work) as both:
+        giving = await both.giving("paint")
+        await both.other.change("INPUT_REQUIRED", {"text": "Which colour?"})
+        await both.question()
+        both.other.garbles = {"SendMessage": garbled}
+        caller = await both.caller()
+        with pytest.raises(Unavailable):
+            await caller.reply("blue")
+        await both.looks_again()
+        assert await caller.asked() == []
+        await both.other.change("COMPLETED")
+        assert (await giving).ok
+        assert len(both.other.tasks[0].history) == 2
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "GetTask"])
+async def test_a_page_of_a_proxy_instead_of_a_reply_is_asked_for_again(method: str) -> None:
+    async with pair(garbles={method: b"<html>"}) as both:
+        giving = await both.giving()
+        await until(lambda: not both.other.garbles)
+        await both.other.change("COMPLETED", artifacts=made(["dug"]))
+        assert (await giving).output == "dug"
+        assert both.count("SendMessage") == 1
+
+
+@pytest.mark.parametrize("garbled", [b'{"result": {"id": 3}}', b"[]", b" " * 20_000], ids=["id", "list", "long"])
+async def test_a_reply_that_is_invalid_or_too_long_fails_the_run_and_says_why(
+    garbled: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a2a_connection, "LONGEST", 10_000)
+    async with pair(garbles={"GetTask": garbled}) as both:
+        run = await (await both.giving())
+        assert run.status == "failed"
+        assert (run.error or "").startswith("remote_refused: ")
+        assert "invalid" in (run.error or "") or "is longer than 10,000 bytes" in (run.error or "")
 
 
 async def test_a_denied_question_is_answered_with_the_reason() -> None:

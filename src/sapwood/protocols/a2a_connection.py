@@ -58,7 +58,7 @@ class TooBusy(Unavailable):
 
 
 class NotTaken(RemoteRefused):
-    """A server has refused a request without looking at it."""
+    """A request was not sent, or its server has refused it without looking at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,10 @@ class A2aConnection:
             raise Unavailable(f"{self._url} cannot be reached: {_said(error)}") from error
         except RemoteRefused:
             raise
-        except (InvalidResult, Refused) as error:
+        except InvalidResult as error:
             raise RemoteRefused(str(error)) from None
+        except Refused as error:  # its host may not be called
+            raise NotTaken(str(error)) from None
 
     async def _check(self, response: httpx2.Response) -> None:
         """Raise unless a response is one that can be read."""

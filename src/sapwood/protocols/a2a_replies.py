@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sapwood.errors import RemoteRefused
+from sapwood.errors import RemoteRefused, Unavailable
 from sapwood.protocols import a2a_wire as wire
 from sapwood.protocols.a2a_wire import A2aMessage, A2aPart, Wire
 from sapwood.wire.frames import read_json
@@ -144,8 +144,18 @@ def read(body: bytes, kind: type[T], server: str) -> T:
 
 
 def result_of(body: bytes, kind: type[T], server: str) -> T:
-    """Return the result in a JSON-RPC answer. Raises `RpcError` if it is an error."""
-    answer = read(body, Answer, server)
+    """Return the result in a JSON-RPC answer. Raises `RpcError` if it is an error.
+
+    Raises `Unavailable` if it is no JSON: then a proxy has answered, or the server was cut off.
+    """
+    try:
+        told = read_json(body, ANY)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(f"{server} sent a response that is no JSON: {error}.") from None
+    try:
+        answer = msgspec.convert(told, Answer)
+    except msgspec.ValidationError as error:
+        raise RemoteRefused(f"{server} sent an invalid response: {error}.") from None
     if answer.error is not None:
         text = f"{server} responded with error {answer.error.code}: {answer.error.message[:SHOWN]}"
         raise RpcError(text, answer.error.code)

@@ -195,7 +195,7 @@ class A2aTransport:
         await self._store(msgspec.structs.replace(known, answered=self._view.answered_by(id)))
         try:
             reply = await self._connection.call("SendMessage", sending(message), Reply)
-        except (NotSent, NotTaken, RemoteUnauthorized):
+        except (NotSent, NotTaken, RemoteLost, RemoteUnauthorized):
             await self._store(known)
             raise
         except RpcError as error:
@@ -205,6 +205,8 @@ class A2aTransport:
             if error.rpc_code == wire.UNSUPPORTED.code:
                 return False
             raise Refused("The other server does not take this answer.") from error
+        except RemoteRefused as error:  # its reply is too long or invalid, and it may have taken the answer
+            raise Unavailable(str(error)) from error
         if reply.task is not None and not self._view.is_same_state(reply.task.status):
             await self._note_taken(id)
         return True
