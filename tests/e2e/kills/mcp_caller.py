@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata
 from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult, InitializeResult
+from mcp_types.version import LATEST_MODERN_VERSION
 from tests.e2e.kills.caller import PAUSE, Caller
 from tests.e2e.test_mcp import Tasks, ask, text_of
 from tests.machine import patience
@@ -31,10 +32,14 @@ class McpCaller(Caller):
     name = "mcp-tasks"
 
     @asynccontextmanager
-    async def _joined(self, **options: Any) -> AsyncGenerator[Any, None]:
+    async def _joined(self) -> AsyncGenerator[Any, None]:
         async with (
             httpx2.AsyncClient(timeout=httpx2.Timeout(patience(30), read=patience(60))) as http,
-            Client(streamable_http_client(f"{self.url}/mcp", http_client=http), **options) as client,
+            Client(
+                streamable_http_client(f"{self.url}/mcp", http_client=http),
+                mode=LATEST_MODERN_VERSION,  # else it does without tasks if the server is away when it connects
+                extensions=[Tasks()],
+            ) as client,
         ):
             yield client
 
@@ -44,11 +49,12 @@ class McpCaller(Caller):
         is_sent = False
         while True:
             try:
-                async with self._joined(extensions=[Tasks()]) as client:
-                    self.heard()
+                async with self._joined() as client:
                     if not task:
                         if is_sent:
                             return None
+                        await client.list_tools()
+                        self.heard()
                         is_sent = True
                         task = text_of(await client.call_tool("desk", {"message": operation}))
                     while True:
