@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 COMMAND = [sys.executable, "-m", "sapwood"]
 PATIENCE = patience()
 P = TypeVar("P", bound="Process")
+T = TypeVar("T")
 SERVE_BY_TWO = """
 import sys
 
@@ -98,6 +100,22 @@ class Server(Process):
         connection.close()
         return answer.status, text
 
+    @property
+    def token(self) -> str:
+        """The token of its data folder."""
+        return json.loads((self.folder / "sapwood-data/operator.json").read_text())["token"]
+
+    def post(self, endpoint: str, token: str | None = None, /, **params: Any) -> tuple[int, str]:
+        """Return the status and the answer of an endpoint of the admin API."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            head = {"authorization": f"Bearer {token or self.token}"}
+            connection.request("POST", f"/_sapwood/{endpoint}", json.dumps(params), head)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
 
 class TwoWorkers(Server):
     """As `sapwood serve app:app --workers 2`, with a timeout of its own for silent workers."""
@@ -148,6 +166,15 @@ def sapwood(folder: Path, *arguments: str, **variables: str) -> subprocess.Compl
         timeout=PATIENCE,
         check=False,
     )
+
+
+def until(found: Callable[[], T]) -> T:
+    """Ask again until there is an answer: nothing tells a test what another process has done."""
+    end = time.monotonic() + PATIENCE
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return value
 
 
 def said_by(folder: Path, *arguments: str) -> str:

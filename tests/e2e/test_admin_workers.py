@@ -114,13 +114,8 @@ def streaming(server: Server, what: str, token: str, **params: Any) -> Iterator[
 
 def post(server: Server, what: str, token: str, **params: Any) -> tuple[int, dict[str, Any]]:
     """Return the status and the answer of an endpoint."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-    try:
-        connection.request("POST", f"/_sapwood/{what}", json.dumps(params), {"authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+    status, answer = server.post(what, token, **params)
+    return status, json.loads(answer)
 
 
 def pages(folder: Path, what: str, **params: Any) -> list[dict[str, Any]]:
@@ -253,16 +248,15 @@ def test_every_worker_serves_the_pages_of_tabs_and_calls_the_agents_of_both(fold
     (folder / "tab.html").write_text("<title>A tab</title>")
     (folder / "app.py").write_text(TABBED)
     with serving(folder, *TWO, "--studio") as server:
-        token = json.loads((folder / "sapwood-data/operator.json").read_text())["token"]
         for name in NAMES:  # any worker may accept a connection
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
             connection.request("GET", "/studio/tabs/Box/0/")
             answer = connection.getresponse()
             assert (answer.status, answer.read()) == (200, b"<title>A tab</title>")
             connection.close()
-            called = post(server, "tab-call", token, address=f"Box:{name}", tab="A tab", method="greet")
+            called = post(server, "tab-call", server.token, address=f"Box:{name}", tab="A tab", method="greet")
             assert called == (200, {"result": f"I am {name}."})
-            refused = post(server, "tab-call", token, address=f"Box:{name}", tab="A tab", method="burn")
+            refused = post(server, "tab-call", server.token, address=f"Box:{name}", tab="A tab", method="burn")
             assert refused[0] == 403
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.command import PATIENCE, Server, serving
+from tests.e2e.command import PATIENCE, Server, serving, until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Origin
@@ -41,8 +41,7 @@ def test_a_studio_in_production_refuses_foreign_pages(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving(tmp_path, "serve", "app:app", "--studio") as server:
         own = f"127.0.0.1:{server.port}"
-        token = json.loads((tmp_path / "sapwood-data/operator.json").read_text())["token"]
-        may = {"authorization": f"Bearer {token}"}
+        may = {"authorization": f"Bearer {server.token}"}
         evil = "evil.example"
 
         assert status(server, "GET", "/studio/") == 200
@@ -69,16 +68,10 @@ def test_a_studio_in_production_refuses_foreign_pages(tmp_path: Path) -> None:
 def test_the_clients_of_an_agent_are_listed_by_pages(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving(tmp_path, "serve", "app:app") as server:
-        token = json.loads((tmp_path / "sapwood-data/operator.json").read_text())["token"]
         url = f"ws://127.0.0.1:{server.port}/agents/box/a"
 
         def ask(**params: object) -> dict[str, Any]:
-            body = json.dumps({"address": "Box:a", **params})
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-            connection.request("POST", "/_sapwood/connections", body, {"authorization": f"Bearer {token}"})
-            answer = json.loads(connection.getresponse().read())
-            connection.close()
-            return answer
+            return json.loads(server.post("connections", address="Box:a", **params)[1])
 
         with connect(f"{url}?_pk=one", user_agent_header="test/1") as first, connect(f"{url}?_pk=two") as second:
             assert first.recv(PATIENCE)
@@ -101,7 +94,4 @@ def test_the_clients_of_an_agent_are_listed_by_pages(tmp_path: Path) -> None:
             assert (page["total"], rest["next"]) == (3, None)
             stream.close()
 
-        end = time.monotonic() + PATIENCE
-        while ask()["rows"]:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: not ask()["rows"])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.request import Request, urlopen
+from typing import Any
 
 import pytest
-from tests.e2e.command import PATIENCE, Server, said_by, serving
+from tests.e2e.command import PATIENCE, Server, said_by, serving, until
 
-T = TypeVar("T")
 APP = """
 from sapwood import Agent, App
 
@@ -42,23 +39,9 @@ FOREMAN, DIGGER = "Owner:o/Foreman:f1", "Owner:o/Foreman:f1/Digger:d1"
 
 
 def ask(server: Server, endpoint: str, **params: Any) -> str:
-    token = json.loads((server.folder / "data/operator.json").read_text())["token"]
-    request = Request(
-        f"http://127.0.0.1:{server.port}/_sapwood/{endpoint}",
-        json.dumps(params).encode(),
-        {"authorization": f"Bearer {token}"},
-    )
-    with urlopen(request, timeout=PATIENCE) as answer:
-        return answer.read().decode()
-
-
-def until(found: Callable[[], T]) -> T:
-    """Ask again until the server has an answer: nothing tells a test what is recorded."""
-    end = time.monotonic() + PATIENCE
-    while not (value := found()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return value
+    status, answer = server.post(endpoint, **params)
+    assert status == 200, answer
+    return answer
 
 
 def questions(server: Server) -> list[dict[str, Any]]:
@@ -80,20 +63,19 @@ def of_kind(one: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 @pytest.mark.realtime("a server is killed and started again")
 def test_a_wait_through_a_kill_is_told_on_every_level(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    serve = ("serve", "app:app", "--data", "data")
-    with serving(tmp_path, *serve) as server:
+    with serving(tmp_path) as server:
         ask(server, "call", address="Owner:o", method="begin", arguments=["here"])
         (question,) = until(lambda: questions(server))
         server.process.kill()
         server.process.wait(PATIENCE)
     killed_at = time.time()
-    with serving(tmp_path, *serve) as server:
+    with serving(tmp_path) as server:
         until(lambda: len(of_kind(told(server).get(DIGGER, {"spans": []}), "attempt")) == 2)
         assert [span["status"] for span in of_kind(told(server)["Owner:o"], "run")] == ["waiting"]
         about = {"address": question["address"], "id": question["id"]}
         assert json.loads(ask(server, "answer", **about, answer="value", value="yes"))["accepted"]
         ended = until(lambda: (every := told(server)) and of_kind(every["Owner:o"], "run")[-1]["ended_at"] and every)
-        shown = said_by(tmp_path, "explain", DIGGER, "d1", "--data", "data")
+        shown = said_by(tmp_path, "explain", DIGGER, "d1")
 
     owner, foreman, digger = ended["Owner:o"], ended[FOREMAN], ended[DIGGER]
     for one in (owner, foreman, digger):

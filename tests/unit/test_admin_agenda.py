@@ -368,8 +368,6 @@ async def test_calls_that_fail_again_and_again_are_shown_until_they_are_cancelle
             raise AssertionError("It does not fail again.")
 
         await ask(world, "act", address=ROOT, id=row["id"], do="cancel")
-        await world.clock.advance(60)
-        await world.clock.advance(11)
         assert await failing(world) == []
 
 
