@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.unit.helpers import Owner
 
+from sapwood.errors import StoredDataError
 from sapwood.storage import files
 from sapwood.storage.copy_marks import mark_copies
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
+from sapwood.storage.image import FRAME_HEADER, WAL_HEADER
 from sapwood.storage.integrity import damage_in
 from sapwood.storage.marks import MARKS, SMALLEST, Mark, Marks
+from sapwood.storage.wal_frames import FRAME
 
 BOOT = 7
 
@@ -147,6 +152,80 @@ def test_what_a_loss_of_power_left_behind_the_end_of_a_log_is_no_damage_later(
     assert 0 < kept < 20
     assert third.run("SELECT count(*) FROM notes", ()).scalar(int) == kept
     third.close()
+
+
+def write_notes(database: Database, *lengths: int) -> None:
+    for length in lengths:
+        database.run("INSERT INTO notes VALUES (?)", ("x" * length,))
+        database.commit()
+
+
+def killed_after(folder: Path, copy: Path, *lengths: int) -> Path:
+    """Write a note of each length in a commit of its own; return a copy of the database as a killed process leaves it.
+
+    Its mark names the first commit only.
+    """
+    folder.mkdir()
+    database = open_database(folder / "root.db")
+    database.run("CREATE TABLE notes (text TEXT)", ())
+    database.commit()
+    database.mark()
+    write_notes(database, *lengths)
+    shutil.copytree(folder, copy)
+    database.close()
+    return copy / "root.db"
+
+
+def counted(path: Path) -> int:
+    """Open a database; return the number of its notes, or raise if it is damaged."""
+    database = open_database(path)
+    try:
+        return database.run("SELECT count(*) FROM notes", ()).scalar(int)
+    finally:
+        database.close()
+
+
+LONG = 9000
+"""Characters of a note of several pages."""
+
+
+def test_a_commit_that_a_kill_cut_at_any_write_is_no_damage_then_or_later(tmp_path: Path) -> None:
+    path = killed_after(tmp_path / "alive", tmp_path / "dead", 10, 10)
+    before = path.with_name("root.db-wal").stat().st_size
+    path = killed_after(tmp_path / "alive again", tmp_path / "dead again", 10, 10, LONG)
+    log = path.with_name("root.db-wal")
+    frames = range(before, log.stat().st_size, FRAME)
+    assert len(frames) > 4
+    for begin in frames:
+        for cut in (begin, begin + FRAME_HEADER, begin + FRAME - 1):  # SQLite writes a header, and then its page
+            torn = tmp_path / f"torn at {cut}"
+            shutil.copytree(path.parent, torn)
+            os.truncate(torn / log.name, cut)
+            assert counted(torn / path.name) == 2, cut
+
+            shutil.rmtree(torn)
+            shutil.copytree(path.parent, torn)
+            os.truncate(torn / log.name, cut)
+            database = open_database(torn / path.name)
+            write_notes(database, 10)  # shorter than what was cut: the rest of that is still behind it
+            shutil.copytree(torn, later := tmp_path / f"later than {cut}")
+            database.close()
+            assert counted(later / path.name) == 3, cut
+
+
+@pytest.mark.parametrize("notes", [(10, 10, 10, 10), (10, LONG, LONG, 10), (10, LONG, LONG, LONG)], ids=str)
+@pytest.mark.parametrize("place", [0, 4, 12, FRAME_HEADER, FRAME_HEADER + 1000, FRAME - 1])
+def test_a_frame_that_is_damaged_before_intact_commits_is_noticed(
+    tmp_path: Path, notes: tuple[int, ...], place: int
+) -> None:
+    path = killed_after(tmp_path / "alive", tmp_path / "dead", *notes)
+    log = path.with_name("root.db-wal")
+    content = bytearray(log.read_bytes())
+    ends = [at for at in range(WAL_HEADER, len(content), FRAME) if any(content[at + 4 : at + 8])]
+    content[ends[-3] + place] ^= 0x10
+    log.write_bytes(content)
+    with pytest.raises(StoredDataError, match="intact commits follow"):
+        counted(path)
 
 
 def test_a_durable_mark_is_gone_before_a_database_is_written_that_is_not_synced(

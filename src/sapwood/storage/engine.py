@@ -58,9 +58,12 @@ def page_checksum(page: bytes | bytearray) -> bytes:
     return struct.pack("<2I", *checksum(struct.iter_unpack("<2I", page[:-CHECKSUM])))
 
 
-def checksum(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Return the checksum of pairs of words, as SQLite computes it for pages and for write-ahead logs."""
-    one = two = 0
+def checksum(pairs: Iterable[tuple[int, int]], before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Return the checksum of pairs of words, as SQLite computes it for pages and for write-ahead logs.
+
+    `before`: that of what the pairs follow.
+    """
+    one, two = before
     for even, odd in pairs:
         one = (one + even + two) & 0xFFFFFFFF
         two = (two + odd + one) & 0xFFFFFFFF

@@ -18,6 +18,7 @@ import logging
 import os
 import struct
 import zlib
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -132,16 +133,29 @@ def clear_log_after(path: Path, frames: int, files: Files) -> None:
 
 
 def _has_commit_after(wal: Path, frames: int, ahead: int) -> bool:
-    """Return whether commits of the same generation are among the frames behind the end of a log."""
+    """Return whether intact commits of the same generation are among the frames behind the end of a log."""
     # Without a loss of power a log is torn at its end at most. What is left there of earlier generations has other
-    # salts, and what was rolled back has no frame that ends a commit.
-    begin, frame = wal_bytes(frames) or WAL_HEADER, FRAME_HEADER + PAGE_SIZE
+    # salts, and what was rolled back has no frame that ends a commit. A process that is killed may leave the header of
+    # such a frame without its page, also behind shorter commits that were written later: it fits no frame beside it.
+    begin, size = wal_bytes(frames) or WAL_HEADER, FRAME_HEADER + PAGE_SIZE
     if wal.stat().st_size <= begin:
         return False
-    salts = _read(wal, 16, 8)
-    found = _read(wal, begin, ahead * frame)
-    heads = range(0, len(found) - FRAME_HEADER + 1, frame)
-    return any(found[at + 8 : at + 16] == salts and _frame(found, at + 4)[0] for at in heads)
+    header, found = _read(wal, 0, WAL_HEADER), _read(wal, begin, ahead * size)
+    salts, words = header[16:24], f"{'>' if header[3] & 1 else '<'}2I"
+    behind = [found[at : at + size] for at in range(0, len(found) - size + 1, size)]
+
+    def fits(one: bytes, before: bytes) -> bool:
+        """Return whether the checksum of a frame is the one that follows from the frame before it."""
+        if not one[8:16] == before[8:16] == salts:
+            return False
+        pairs = struct.iter_unpack(words, one[:8] + one[FRAME_HEADER:])
+        return struct.pack(">2I", *checksum(pairs, struct.unpack(">2I", before[16:24]))) == one[16:24]
+
+    return any(
+        _frame(one, 4)[0] and ((at and fits(one, behind[at - 1])) or (following and fits(following, one)))
+        for at, (one, following) in enumerate(zip_longest(behind, behind[1:]))
+        if one[8:16] == salts
+    )
 
 
 def _read(path: Path, place: int, length: int) -> bytes:
