@@ -357,7 +357,7 @@ async def test_what_a_task_asks_is_a_question_of_the_caller_and_its_answer_a_mes
 @pytest.mark.parametrize("dated", [False, True], ids=["undated", "dated"])
 async def test_what_was_answered_is_not_asked_again_while_the_other_system_goes_on(dated: bool) -> None:
     def move(task: OtherTask, message: dict[str, Any]) -> None:
-        if message.get("taskId"):  # as the official SDK: until its agent goes on, the state is the same without words
+        if message.get("taskId"):  # as the official SDK: until its agent continues, the state is the same without words
             task.history.insert(-1, {"messageId": "asked", "role": "ROLE_AGENT", "parts": task.says})
             task.says = []
 

@@ -1,4 +1,4 @@
-"""Tells of runs that are recorded as running whether they wait for a person, themselves or below them."""
+"""Finds the runs that are recorded as running, and wait for a person, themselves or below them."""
 
 from __future__ import annotations
 

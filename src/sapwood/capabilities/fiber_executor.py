@@ -254,7 +254,7 @@ class FiberExecutor:
             return None
         wait = min(2.0**row.recoveries, LONGEST_BACK_OFF)
         due = self._actor.host.clock.now() + self._actor.host.random.uniform(wait / 2, wait)
-        # If the process was ended in good order, it did not die of this.
+        # If the process shut down normally, it did not die of this.
         self._rows.recovers(row.number, due, died=self._crashed())
         return due
 

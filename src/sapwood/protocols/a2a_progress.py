@@ -93,12 +93,12 @@ class TaskView:
     @property
     def waits(self) -> bool:
         """Whether the task waits for an answer."""
-        return self._status.state == INPUT_REQUIRED and not self._has_answer()
+        return self.asks and not self._has_answer()
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the task is in a state in which it asks nothing."""
-        return self._status.state != INPUT_REQUIRED
+    def asks(self) -> bool:
+        """Whether the task is in the state of asking, even if the server has the answer."""
+        return self._status.state == INPUT_REQUIRED
 
     def answered_by(self, message: str) -> Answered:
         """Return what is stored when an answer to the state is sent."""
@@ -110,7 +110,7 @@ class TaskView:
         return (status.state, status.timestamp, _asked_by(status)) == (known.state, known.timestamp, _asked_by(known))
 
     def _has_answer(self) -> bool:
-        """Return whether the server has the last answer, and the agent there did not go on yet.
+        """Return whether the server has the last answer, and the agent there has not continued yet.
 
         The official SDK then has what was asked in the history only, and tells the same state without it. A state that
         was read before the answer was sent may arrive after it.

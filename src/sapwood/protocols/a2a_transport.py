@@ -277,9 +277,9 @@ class A2aTransport:
             raise
 
     async def _forget_answer(self) -> None:
-        """Forget the last answer once the agent goes on: what it asks from then on is something else."""
+        """Forget the last answer once the agent has continued: what it asks from then on is something else."""
         known = self._known()
-        if known.answered is not None and self._view.goes_on:
+        if known.answered is not None and not self._view.asks:
             await self._store(msgspec.structs.replace(known, answered=None))
 
     async def _give_up_sign_in(self) -> None:

@@ -315,7 +315,7 @@ async def lived(
         try:
             yield world
         finally:
-            world.points.disarm()  # the test is over: the end is in good order, whatever is still written
+            world.points.disarm()  # the test is over: nothing fails while it shuts down
             await world.app.__aexit__()
         if world.slow:
             raise AssertionError("\n".join(str(slow) for slow in world.slow))

@@ -347,7 +347,7 @@ def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:
 
 
 def _check_end(response: ModelResponse) -> None:
-    """Refuse an answer that broke off: a proxy may have closed in good order what its provider had not ended."""
+    """Refuse an answer that broke off: a proxy may have closed normally what its provider had not ended."""
     from pydantic_ai.exceptions import ModelConnectionError
 
     if response.provider_name not in SAY_WHY_THEY_END:

@@ -1,4 +1,4 @@
-"""Records what becomes of the turns of one conversation and of their tool calls, as their rows change."""
+"""Records the turns of one conversation and their tool calls, as their rows change."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C")
 
 STOPPED = "stopped"
-"""A file of this name in the data folder says that the last node ended in good order."""
+"""A file of this name in the data folder says that the last node shut down normally."""
 ABOUT_TO = 0.01
 LEAVING = 30.0
 """Seconds in which all that a node runs is handed to others."""
@@ -412,7 +412,7 @@ class Node:
         return None
 
     async def stop(self) -> None:
-        """End in good order: cancel what runs, keep what was written, let go of every file."""
+        """Shut down: cancel what runs, keep what was written, close every file."""
         if self.stopped is not None:
             return
         self._idle_sleep.stop()

@@ -31,7 +31,7 @@ class TreeRemoval:
         self._folders = folders
 
     async def close(self, tree: Tree, error: SapwoodError) -> None:
-        """End a tree in good order: what it wrote is durable when this returns, and its files are being put away."""
+        """Shut a tree down: what it wrote is durable when this returns, and its files are being put away."""
         await self.end(tree, error)
         if (closed := self._loader.put_away(tree)) is not None:
             await closed.kept.wait()

@@ -155,7 +155,7 @@ class Ledger:
         self._root.execute("UPDATE sapwood_ledger SET bytes = ? WHERE holder = ''", self._granted)
 
     def settle(self) -> None:
-        """Store what is really used; called when the tree closes in good order."""
+        """Store what is really used; called when the tree is closed normally."""
         if self._granted > BYTES_AT_ONCE and self._root.exists:
             self._granted = self._bytes
             self._root.execute("UPDATE sapwood_ledger SET bytes = ? WHERE holder = ''", self._granted)

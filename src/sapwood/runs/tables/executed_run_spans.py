@@ -198,7 +198,7 @@ def _spans_of(database: Database, run: ExecutedRun, known: Sequence[Incarnation]
             span = _span(run, number, run.root, "attempt", name, attempt.incarnation, attempt.began_at, end, ending)
             yield span | {"attempt": at + 1}
     times = [attempt.began_at for attempt in attempts]
-    for kind, name, began_at, ended_at, status, facts in sorted([*_told(run, entries), *_milestones(run)], key=_began):
+    for kind, name, began_at, ended_at, status, facts in sorted([*_parts(run, entries), *_milestones(run)], key=_began):
         at, number = max(bisect.bisect_right(times, began_at) - 1, 0), number + 1
         yield _span(run, number, parents[at], kind, name, attempts[at].incarnation, began_at, ended_at, status, facts)
 
@@ -211,7 +211,7 @@ def _began(part: Part) -> float:
     return part[2]
 
 
-def _told(run: ExecutedRun, entries: Sequence[Entry]) -> Iterator[Part]:
+def _parts(run: ExecutedRun, entries: Sequence[Entry]) -> Iterator[Part]:
     for one in entries:
         is_over = one.ended_at is not None or run.ended_at is not None
         facts = {} if one.outcome is None else {"decision": one.outcome}
@@ -226,11 +226,11 @@ def _milestones(run: ExecutedRun) -> Iterator[Part]:
         milestones = msgspec.json.decode(run.milestones, type=list[dict[str, Any]])
     except (msgspec.DecodeError, msgspec.ValidationError):
         return  # they are damaged
-    for told in milestones[:MAX_ENTRIES]:
-        at = told.get("at")
+    for one in milestones[:MAX_ENTRIES]:
+        at = one.get("at")
         if isinstance(at, int | float):
-            facts = {name: value for name, value in told.items() if name not in ("at", "name", "seq")}
-            yield "milestone", str(told.get("name")), at / 1000, at / 1000, "completed", facts
+            facts = {name: value for name, value in one.items() if name not in ("at", "name", "seq")}
+            yield "milestone", str(one.get("name")), at / 1000, at / 1000, "completed", facts
 
 
 def _span(

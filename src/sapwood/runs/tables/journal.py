@@ -11,7 +11,7 @@ from sapwood.capabilities.steps import StepTimes
 from sapwood.runs.tables.own_questions import QuestionTimes
 
 MAX_ENTRIES = 500
-"""Attempts, steps and questions of one run that are told, of each."""
+"""Attempts, steps and questions of one run that are listed, of each."""
 
 
 class Attempt(msgspec.Struct, array_like=True):

@@ -1,4 +1,4 @@
-"""Starts the workers, starts those again that die, and ends them all in good order.
+"""Starts the workers, restarts those that die, and shuts them all down.
 
 It runs no agent and reads no request, so there is little it could die of; and if it does, the
 workers see their line to it close and end by themselves.
