@@ -59,6 +59,9 @@ class AdminPlanner(Agent):
     async def lose(self) -> None:
         self.queues.default.with_retry(Retry(max_attempts=1)).add(self.send, "lost")
 
+    async def lose_wreck(self) -> None:
+        self.queues.default.with_retry(Retry(max_attempts=1)).add(self.wreck)
+
     async def plan_below(self, name: str) -> None:
         await (await self.sub_agent(AdminPlanner, name)).plan()
 
@@ -397,6 +400,25 @@ async def test_a_dead_letter_is_replayed_under_the_new_name_of_its_method() -> N
         await world.settled()
         assert CALLS == ["remind lost"]
         assert (await ask(world, "dead-letters"))["letters"] == []
+
+
+async def test_dead_letters_whose_arguments_do_not_fit_the_new_method_are_skipped() -> None:
+    async with running(app()) as world:
+        agent = await world.get_agent(AdminPlanner, "main")
+        for lose in (agent.lose_wreck, agent.lose, agent.lose_wreck, agent.lose):
+            await lose()
+        await world.settled()
+
+        told = await ask(world, "act", address=ROOT, id="all", do="replay", method="remind")
+        await world.settled()
+
+        of_four = "Called remind() with the arguments of 2 of 4 dead letters. The other arguments do not fit it."
+        assert told == {"done": 2, "effect": of_four}
+        assert CALLS == ["remind lost", "remind lost"]
+        left = (await ask(world, "dead-letters"))["letters"]
+        assert [letter["method"] for letter in left] == ["wreck", "wreck"]
+        with pytest.raises(SignatureChanged):
+            await ask(world, "act", address=ROOT, id="all", do="replay", method="remind")
 
 
 async def test_work_is_found_while_the_index_of_alarms_is_made_again() -> None:

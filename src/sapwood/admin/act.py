@@ -33,10 +33,10 @@ class Act:
 
 
 async def _act(call: AdminCall, params: ActParams) -> Answer:
+    if params.method is not None and params.do != "replay":
+        raise InvalidArguments("`method` is for `replay` only.")
     if params.do in ("replay", "delete"):
         return await _with_letters(call, params)
-    if params.method is not None:
-        raise InvalidArguments("`method` is for `replay` only.")
     address = Address.parse(params.address)
     found = await UnfinishedWorks(call.node).find(address, params.id)
     act = {"fire": _fire, "cancel": _cancel, "retry": _retry}[params.do](found)
@@ -95,8 +95,6 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
         what = "no dead letters" if params.id == ALL else f"no dead letter {params.id!r}"
         raise NotFound(f"{where} has {what}.", path=where.segments)
     what = f"{meant[0]['method']}()" if len(meant) == 1 else f"{len(meant)} dead letters"
-    if params.method is not None and params.do != "replay":
-        raise InvalidArguments("`method` is for `replay` only.")
     if params.method is not None:
         effect = f"Calls {params.method}() with the arguments of {what}."
     elif params.do == "replay":
@@ -107,8 +105,13 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
         return {"done": 0, "effect": effect}
     stored = call.admin.dead_letters
     with call.content.of_failures():
-        if params.do == "replay":
-            done = await stored.replay(params.address, params.id, method=params.method)
+        if params.method is not None:
+            done, skipped = await stored.replay_as(params.address, params.id, params.method)
+            if skipped:
+                whole = f"{done} of {done + skipped} dead letters"
+                effect = f"Called {params.method}() with the arguments of {whole}. The other arguments do not fit it."
+        elif params.do == "replay":
+            done = await stored.replay(params.address, params.id)
         else:
             done = await stored.delete(params.address, params.id)
         return {"done": done, "effect": effect}

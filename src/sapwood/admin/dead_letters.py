@@ -13,7 +13,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS, AgentLookup, iso_time
 from sapwood.capabilities.due_work import Agenda
-from sapwood.errors import NotFound, SapwoodError, UsageError
+from sapwood.errors import NotFound, SapwoodError, SignatureChanged, UsageError
 from sapwood.kernel.actors.row_ids import row_id
 from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.node.data_folder import roots_in
@@ -74,12 +74,29 @@ class AdminDeadLetters:
             "unread": unread,
         }
 
-    async def replay(self, address: str, id: str, *, below: bool = False, method: str | None = None) -> int:
-        """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many.
+    async def replay(self, address: str, id: str, *, below: bool = False) -> int:
+        """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
+        return await self._with_letters(address, id, below, Agenda.replay)
 
-        With `method`, call that one, with the same arguments: the method that was called may have another name now.
+    async def replay_as(self, address: str, id: str, method: str) -> tuple[int, int]:
+        """Call this method with the arguments of one dead letter, or of `all`. Wakes the agent.
+
+        Return how many were called, and how many were skipped because their arguments do not fit the method. Raises
+        `SignatureChanged` if those of none do.
         """
-        return await self._with_letters(address, id, below, lambda agenda, letter: agenda.replay(letter, method))
+        misfits: list[SignatureChanged] = []
+
+        def replay(agenda: Agenda, letter: str) -> bool:
+            try:
+                return agenda.replay(letter, method)
+            except SignatureChanged as error:
+                misfits.append(error)
+                return False
+
+        done = await self._with_letters(address, id, False, replay)
+        if misfits and not done:
+            raise misfits[0]
+        return done, len(misfits)
 
     async def delete(self, address: str, id: str, *, below: bool = False) -> int:
         """Forget what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
