@@ -209,3 +209,14 @@ def test_a_tab_may_load_only_tabs_and_run_only_what_its_author_wrote(client: Tes
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "frame-src http://*:*/studio/tabs/" in client.get("/studio/").headers["content-security-policy"]
     assert client.get("/studio/tabs/TabbedShelf/1/", headers={"host": "evil.example"}).status_code == 421
+
+
+def test_a_page_that_is_changed_may_run_its_new_scripts_and_not_the_old_ones(client: TestClient, folder: Path) -> None:
+    def policy_with(script: str) -> str:
+        (folder / "index.html").write_text(f"<script>{script}</script>")
+        return client.get("/studio/tabs/TabbedShelf/1/").headers["content-security-policy"]
+
+    hashes = [f"'sha256-{b64encode(hashlib.sha256(text).digest()).decode()}'" for text in (b"first()", b"second()")]
+    before, after = policy_with("first()"), policy_with("second()")
+
+    assert [[one in policy for one in hashes] for policy in (before, after)] == [[True, False], [False, True]]

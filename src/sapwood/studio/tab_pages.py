@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable
+from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -97,10 +98,16 @@ def _rest(scope: Scope, prefix: str) -> str:
 
 def _hashes(response: FileResponse) -> str:
     """Return the hashes of the scripts in a page as sources of a policy: no other script in it may run."""
-    if not (response.media_type or "").startswith("text/html"):
+    if not (response.media_type or "").startswith("text/html") or (stat := response.stat_result) is None:
         return ""
+    return _hashes_in(str(response.path), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=256)
+def _hashes_in(page: str, _modified_at: int, _size: int) -> str:
+    """Return the hashes of the scripts in a page, which is read again after each change."""
     found = _Scripts()
-    found.feed(Path(response.path).read_text("utf-8", "replace"))
+    found.feed(Path(page).read_text("utf-8", "replace"))
     digests = (hashlib.sha256(text.encode()).digest() for text in found.texts)
     return "".join(f" 'sha256-{b64encode(digest).decode()}'" for digest in digests)
 
