@@ -107,7 +107,7 @@ def _read(folder: Traversable, below: str = "") -> Iterator[tuple[str, str]]:
         if entry.is_dir():
             yield from _read(entry, f"{below}{entry.name}/")
         elif entry.name.endswith(".md"):
-            yield f"{below}{entry.name.removesuffix('.md')}", entry.read_text()
+            yield f"{below}{entry.name.removesuffix('.md')}", entry.read_text("utf-8")
 
 
 def _described(name: str) -> Iterator[str]:
