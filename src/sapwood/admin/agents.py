@@ -9,7 +9,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import is_there
 from sapwood.admin.agent_rows import AgentRows
-from sapwood.admin.cursors import number_in
+from sapwood.admin.cursors import cut_page, number_in
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Page
 from sapwood.admin.merged import by_address, by_page
 from sapwood.admin.root_names import RootNames
@@ -61,10 +61,9 @@ async def _children(rows: AgentRows, address: Address, params: Agents) -> Answer
     tree, found, stem = await rows.lookup.find(address)
     tree.slices.commit()
     table = rows.lookup.children(tree, stem)
-    page = table.page(params.type, after, params.limit + 1)
-    told = rows.children(tree, found, page[: params.limit])
-    last = str(page[params.limit - 1].generation) if len(page) > params.limit else None
-    return {"rows": told, "next": last, "total": table.count(), "unanswered": []}
+    children = table.page(params.type, after, params.limit + 1)
+    page, last = cut_page(children, params.limit, lambda child: child.generation)
+    return {"rows": rows.children(tree, found, page), "next": last, "total": table.count(), "unanswered": []}
 
 
 def _merged(params: Agents, answers: Sequence[Answer]) -> Answer:

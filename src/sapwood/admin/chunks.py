@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sapwood.address import Address
-from sapwood.admin.cursors import number_in
+from sapwood.admin.cursors import cut_page, number_in
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint
 from sapwood.kernel.ports.read_models import ChunkRange
 
@@ -22,11 +22,10 @@ async def _chunks(call: AdminCall, params: Chunks) -> Answer:
     which = ChunkRange(params.work, params.begins_at, params.ends_at)
     after = number_in(params.after)
     found = reads.chunks(database, which, -1 if after is None else after, params.limit + 1)
+    page, following = cut_page(found, params.limit, lambda segment: segment.first)
     rows = [
-        {"number": one.first, "at": one.at, "chunks": content.chunks(msgspec.json.decode(one.body))}
-        for one in found[: params.limit]
+        {"number": one.first, "at": one.at, "chunks": content.chunks(msgspec.json.decode(one.body))} for one in page
     ]
-    following = str(rows[-1]["number"]) if len(found) > params.limit else None
     return {"rows": rows, "next": following, "total": reads.chunk_count(database, which)}
 
 

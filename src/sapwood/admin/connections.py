@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 from sapwood.address import Address
-from sapwood.admin.cursors import cursor, values_in
+from sapwood.admin.cursors import cursor, cut_page, values_in
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.call import id_of
@@ -21,14 +21,12 @@ async def _connections(call: AdminCall, params: AgentPage) -> Answer:
     sockets = call.node.sockets.here(address)
     streams = call.node.shared(OpenStreams).events_of(address)
     kind, number = ("websocket", 0) if params.after is None else values_in(params.after, Place)
-    found: list[tuple[str, Socket | OpenEvents]] = []
-    if kind == "websocket":
-        found += [("websocket", one) for one in sockets if one.number > number]
-        number = 0
-    found += [("events", one) for one in streams if one.number > number]
-    page = list(islice(found, params.limit))
-    rows = [_socket(call, one) if isinstance(one, Socket) else _stream(call, one) for _, one in page]
-    following = cursor(page[-1][0], page[-1][1].number) if len(found) > len(page) else None
+    found = chain(
+        (_socket(call, one) for one in sockets if kind == "websocket" and one.number > number),
+        (_stream(call, one) for one in streams if kind == "websocket" or one.number > number),
+    )
+    one_more = list(islice(found, params.limit + 1))
+    rows, following = cut_page(one_more, params.limit, lambda row: cursor(row["protocol"], row["number"]))
     return {"rows": rows, "next": following, "total": len(sockets) + len(streams)}
 
 

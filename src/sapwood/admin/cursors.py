@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,3 +33,9 @@ def values_in(text: str, type: type[T]) -> T:
 def cursor(*values: Any) -> str:
     """Return a cursor made of several values."""
     return msgspec.json.encode(values).decode()
+
+
+def cut_page(found: Sequence[T], limit: int, place: Callable[[T], int | str]) -> tuple[Sequence[T], str | None]:
+    """Return the rows of a page, and its `next`. One row more than fits was read, if there is one."""
+    page = found[:limit]
+    return page, str(place(page[-1])) if len(found) > limit else None

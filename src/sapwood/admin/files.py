@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.address import Address
-from sapwood.admin.cursors import number_in
+from sapwood.admin.cursors import cut_page, number_in
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint
 
 
@@ -11,6 +11,7 @@ async def _files(call: AdminCall, params: AgentPage) -> Answer:
     _, database = await call.read(Address.parse(params.address))
     reads, content = call.node.read_models, call.content
     found = reads.files(database, number_in(params.after), params.limit + 1)
+    page, following = cut_page(found, params.limit, lambda file: file.number)
     rows = [
         {
             "digest": file.digest,
@@ -21,10 +22,9 @@ async def _files(call: AdminCall, params: AgentPage) -> Answer:
             "place": file.place,
             "used_by": file.used_by.split(),
         }
-        for file in found[: params.limit]
+        for file in page
     ]
     count, size, uploads = reads.file_totals(database)
-    following = str(found[params.limit - 1].number) if len(found) > params.limit else None
     return {"rows": rows, "next": following, "total": count, "bytes": size, "uploads": uploads}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.address import Address
-from sapwood.admin.cursors import number_in
+from sapwood.admin.cursors import cut_page, number_in
 from sapwood.admin.endpoint import AdminCall, AgentPage, Answer, Endpoint
 
 
@@ -15,6 +15,7 @@ async def _runs(call: AdminCall, params: Runs) -> Answer:
     _, database = await call.read(Address.parse(params.address))
     before = number_in(params.after)
     found = call.node.read_models.runs(database, params.status, before, params.limit + 1)
+    page, following = cut_page(found, params.limit, lambda run: run.number)
     rows = [
         {
             "id": run.id,
@@ -25,9 +26,9 @@ async def _runs(call: AdminCall, params: Runs) -> Answer:
             "bytes": run.bytes,
             "pinned": bool(run.pinned),
         }
-        for run in found[: params.limit]
+        for run in page
     ]
-    return {"rows": rows, "next": str(found[params.limit - 1].number) if len(found) > params.limit else None}
+    return {"rows": rows, "next": following}
 
 
 RUNS = Endpoint("runs", "look", Runs, _runs)
