@@ -15,6 +15,7 @@ from sapwood.admin.access import FULL, Access
 from sapwood.admin.content import REDACTED, Content
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.records import SPANS_AT_ONCE
+from sapwood.chat.store import message_reads
 from sapwood.errors import InvalidArguments
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.testing import ScriptedModel, World, call, running, text
@@ -124,7 +125,7 @@ async def test_the_messages_of_a_chat_are_read_newest_first_by_pages() -> None:
         assert SECRET in str(whole[1]["message"])
 
 
-async def test_each_message_of_a_transcript_names_its_turn() -> None:
+async def test_each_message_of_a_transcript_names_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(app()) as world:
         desk, first = await filled(world)
         (question,) = [one for one in await desk.questions.list() if one.kind == "approval"]
@@ -132,15 +133,17 @@ async def test_each_message_of_a_transcript_names_its_turn() -> None:
         await desk.turns.wait(first.id)
         second = await desk.send("And again.")
 
-        (rows,) = await pages(world, "transcript", address="AdminDesk:main")
+        for recent in (1000, 1, 0):
+            monkeypatch.setattr(message_reads, "RECENT", recent)
+            (rows,) = await pages(world, "transcript", address="AdminDesk:main")
 
-        told = [(row["role"], row["turn"]) for row in reversed(rows)]
-        assert told == [
-            ("user", first.id),
-            ("assistant", first.id),
-            ("user", second.id),
-            ("assistant", second.id),
-        ]
+            told = [(row["role"], row["turn"]) for row in reversed(rows)]
+            assert told == [
+                ("user", first.id),
+                ("assistant", first.id),
+                ("user", second.id),
+                ("assistant", second.id),
+            ]
 
 
 async def test_the_questions_of_all_trees_are_listed_by_pages() -> None:

@@ -9,6 +9,9 @@ from sapwood.storage.database import Database
 
 MOST_TURNS = 16
 """Turns of one message, such as an answer that was made again, that are read at most."""
+RECENT = 1000
+"""Turns that are looked through before all others: the newest messages are of these."""
+BOUND = "(SELECT max(number) - ?2 FROM sapwood_turns)"
 
 
 def stored_messages(database: Database, before: int | None, most: int) -> list[StoredMessage]:
@@ -29,16 +32,20 @@ def _turns(database: Database, messages: list[str]) -> dict[str, str]:
     """Return the ids of the turns that wrote these messages, or that answer them. The last of several counts."""
     if not messages or not has_table(database, "sapwood_turns"):
         return {}
-    sql = (
-        "WITH ids (id) AS MATERIALIZED (SELECT value FROM json_each(?1)) SELECT id, message, prompt_ids"
-        " FROM sapwood_turns WHERE message IN ids"
-        " OR EXISTS (SELECT 1 FROM json_each(prompt_ids) AS asked WHERE asked.value IN ids) ORDER BY number"
-    )
-    _, rows = database.look(sql, (msgspec.json.encode(messages).decode(),), len(messages) * MOST_TURNS)
     found: dict[str, str] = {}
-    for turn, answer, asked in rows:
-        for message in (answer, *msgspec.json.decode(asked, type=list[str])):
-            found[message] = turn
+    for numbers in (f"number > {BOUND}", f"number <= {BOUND}"):
+        missing = [message for message in messages if message not in found]
+        if not missing:
+            break
+        sql = (
+            "WITH ids (id) AS MATERIALIZED (SELECT value FROM json_each(?1)) SELECT id, message, prompt_ids"  # noqa: S608 - ours
+            f" FROM sapwood_turns WHERE {numbers} AND (message IN ids"
+            " OR EXISTS (SELECT 1 FROM json_each(prompt_ids) AS asked WHERE asked.value IN ids)) ORDER BY number DESC"
+        )
+        _, rows = database.look(sql, (msgspec.json.encode(missing).decode(), RECENT), len(missing) * MOST_TURNS)
+        for turn, answer, asked in rows:
+            for message in (answer, *msgspec.json.decode(asked, type=list[str])):
+                found.setdefault(message, turn)
     return found
 
 
