@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sapwood.kernel.ports.read_models import ChunkRange, StoredSegment, has_table
-from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.ports.work_id import RUN
 from sapwood.storage.database import Database
 
 WHICH = "stream = ?1 AND (?2 IS NULL OR at >= ?2) AND (?3 IS NULL OR at <= ?3)"
@@ -34,10 +34,9 @@ def chunk_count(database: Database, which: ChunkRange) -> int:
 
 def _stream(database: Database, work: str) -> int | None:
     """Return what the chunks of a turn or run are stored by."""
-    prefix = str(WorkId.run(""))
-    if not work.startswith(prefix) or not has_table(database, "sapwood_chunks"):
+    if not work.startswith(RUN) or not has_table(database, "sapwood_chunks"):
         return None
     for table, sql in STREAMS.items():
-        if has_table(database, table) and (rows := database.look(sql, (work.removeprefix(prefix),), 1)[1]):
+        if has_table(database, table) and (rows := database.look(sql, (work.removeprefix(RUN),), 1)[1]):
             return rows[0][0]
     return None

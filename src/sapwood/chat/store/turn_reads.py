@@ -28,7 +28,7 @@ def turn_prompts(database: Database, works: Sequence[str]) -> dict[str, Any]:
     """Return the beginnings of the messages that turns answer, by the work of each turn."""
     if not has_table(database, "sapwood_turns"):
         return {}
-    ids = {work.removeprefix(prefix): work for work in works if work.startswith(prefix := str(WorkId.run("")))}
+    ids = WorkId.runs_in(works)
     _, rows = database.look(
         "SELECT turn.id, (SELECT substr(group_concat(part.value ->> 'text', ' '), 1, ?2)"
         "   FROM json_each(message.body, '$.parts') AS part WHERE part.value ->> 'type' = 'text')"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+RUN = "run "
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class WorkId:
         if kind != "call" and kind != "fiber" and kind != "recovery":
             raise ValueError(f"Expected the id of a call, a fiber or a recovery, got {stored!r}.")
         return cls(kind, id)
+
+    @classmethod
+    def runs_in(cls, works: Iterable[str]) -> dict[str, str]:
+        """Return those of some stored works that are runs or turns, by their own ids."""
+        return {id: work for work in works if (id := work.removeprefix(RUN)) != work}
 
     @property
     def number(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sapwood.capabilities.redaction import Redaction
 from sapwood.capabilities.spans import Spans
@@ -39,26 +40,31 @@ class RunJournals:
         if (journal := self._get(run)) is not None and len(journal.attempts) < MAX_ENTRIES:
             incarnation = self._spans.note_incarnation(since)
             attempt = Attempt(self._actor.host.clock.now(), incarnation)
-            self._put(run, Journal(journal.fiber, [*journal.attempts, attempt], remote=journal.remote))
+            self._put(run, replace(journal, attempts=[*journal.attempts, attempt]))
 
     def remote(self, run: str, facts: dict[str, Any]) -> None:
         """Note what is known of a run on another server."""
-        journal = self._get(run)
-        if journal is not None and (journal.remote or {}) != (news := {**(journal.remote or {}), **facts}):
-            self._put(run, Journal(journal.fiber, journal.attempts, remote=news))
+        if (journal := self._get(run)) is None:
+            return
+        before = journal.remote or {}
+        if (after := before | facts) != before:
+            self._put(run, replace(journal, remote=after))
 
     def at_end(self, run: str) -> str | None:
         """Return the journal of a run that ends now, with what its code did: the tables forget it. `None`: as it is."""
         steps, questions = self._actor.of(Steps), self._actor.of(OwnQuestions)
-        journal = self._journals.pop(run, None)
-        if not (steps.exist or questions.exist) or (journal := journal or self._read(run)) is None:
+        journal = self._get(run) if steps.exist or questions.exist else None
+        self._forget(run)
+        if journal is None:
             return None
         work = WorkId.fiber(journal.fiber)
         found = entries_of(steps.times(work, MAX_ENTRIES), questions.times(work, MAX_ENTRIES))
+        if not found:
+            return None
         redact = self._actor.host.shared(Redaction).apply
-        journal.entries = [one if one.kind == "wait" else one.named(redact("name", one.name)) for one in found]
-        text = msgspec.json.encode(journal).decode()
-        return text if found and self._spans.have_room(len(text)) else None
+        entries = [one if one.kind == "wait" else replace(one, name=redact("name", one.name)) for one in found]
+        text = msgspec.json.encode(replace(journal, entries=entries)).decode()
+        return text if self._spans.have_room(len(text)) else None
 
     def _get(self, run: str) -> Journal | None:
         return self._journals.get(run) or self._read(run)

@@ -16,7 +16,7 @@ import msgspec
 from sapwood.capabilities.span_reads import recorded_incarnations, recorded_spans, recorded_works, timeline
 from sapwood.capabilities.steps import STEP_TIMES, StepTimes
 from sapwood.kernel.ports.read_models import Incarnation, Timespan, has_column
-from sapwood.kernel.ports.work_id import WorkId
+from sapwood.kernel.ports.work_id import RUN, WorkId
 from sapwood.runs.tables.journal import MAX_ENTRIES, Attempt, Entry, Journal, entries_of, journal_in
 from sapwood.runs.tables.own_questions import QUESTION_TIMES, QuestionTimes
 from sapwood.storage.database import Database
@@ -28,7 +28,6 @@ PER_RUN = 5 * MAX_ENTRIES
 """Numbers of the spans of one run. They are below 0, so that they differ from those of records."""
 LONGEST_TEXT = 500
 RUNS_AT_ONCE = 50
-RUN = "run "
 WORKS = "SELECT 'run ' || id FROM sapwood_served_runs WHERE journal IS NOT NULL"
 COLUMNS = "number, id, status, error, reason, progress, milestones, journal, started_at, ended_at"
 
@@ -54,7 +53,17 @@ class ExecutedRun(NamedTuple):
     @property
     def root(self) -> int:
         """The number of its span."""
-        return FIRST + self.number * PER_RUN
+        return _root_of(self.number)
+
+
+def _root_of(run: int) -> int:
+    """Return the number of the span of a run."""
+    return FIRST + run * PER_RUN
+
+
+def _run_of(span: int) -> int:
+    """Return the number of the run that a span is part of."""
+    return (span - FIRST) // PER_RUN
 
 
 def spans_of(database: Database, work: str | None, most: int) -> list[Span]:
@@ -81,7 +90,7 @@ def work_cursor(rows: Sequence[Span], before: str | None) -> str:
     recorded, run = ("", "") if before is None else before.split(".")
     for row in rows:
         if row["number"] < 0:
-            run = str((row["number"] - FIRST) // PER_RUN)
+            run = str(_run_of(row["number"]))
         else:
             recorded = str(row["number"])
     return f"{recorded}.{run}"
@@ -129,7 +138,7 @@ def _spans(database: Database, which: Timespan, most: int, *, after: int | None 
     """Return at most so many spans of the runs of a timespan, in order: those after a number."""
     found: list[Span] = []
     known = recorded_incarnations(database) if _has_journals(database) else []
-    since = 1 if after is None else max(1, (after - FIRST) // PER_RUN)
+    since = 1 if after is None else max(1, _run_of(after))
     while len(found) < most:
         runs = _runs(database, which, RUNS_AT_ONCE, since=since)
         for run in runs:
@@ -157,7 +166,7 @@ def _is_failed(span: Span) -> bool:
 
 def _under_runs(database: Database, rows: list[Span]) -> list[Span]:
     """Return records whose work is a run: they are part of it."""
-    ids = {row["work"].removeprefix(RUN) for row in rows if row["parent"] is None and row["work"].startswith(RUN)}
+    ids = WorkId.runs_in(row["work"] for row in rows if row["parent"] is None)
     if not ids or not _has_journals(database):
         return rows
     _, found = database.look(
@@ -166,7 +175,7 @@ def _under_runs(database: Database, rows: list[Span]) -> list[Span]:
         (msgspec.json.encode(sorted(ids)).decode(),),
         len(ids),
     )
-    roots = {str(WorkId.run(id)): FIRST + number * PER_RUN for id, number in found}
+    roots = {ids[id]: _root_of(number) for id, number in found}
     return [
         row | {"parent": roots[row["work"]]} if row["parent"] is None and row["work"] in roots else row for row in rows
     ]

@@ -32,10 +32,6 @@ class Entry(msgspec.Struct, array_like=True):
     outcome: str | None = None
     """Of a question, how it was answered."""
 
-    def named(self, name: str) -> Entry:
-        """Return the same with another name."""
-        return Entry(self.kind, name, self.began_at, self.ended_at, self.outcome)
-
 
 class Journal(msgspec.Struct, omit_defaults=True):
     """The journal of one run."""

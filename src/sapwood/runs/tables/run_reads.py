@@ -45,7 +45,7 @@ def run_inputs(database: Database, works: Sequence[str]) -> dict[str, Any]:
     """Return what an agent was given by those that use it, by the work of each run."""
     if not has_table(database, "sapwood_served_runs"):
         return {}
-    ids = {work.removeprefix(prefix): work for work in works if work.startswith(prefix := str(WorkId.run("")))}
+    ids = WorkId.runs_in(works)
     _, rows = database.look(
         "SELECT id, input FROM sapwood_served_runs"
         " WHERE id IN (SELECT value FROM json_each(?1)) AND length(input) <= ?2",
