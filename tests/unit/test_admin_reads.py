@@ -324,6 +324,9 @@ async def test_runs_of_plain_agents_are_listed_and_told_by_pages_between_other_w
         parted = [span for span in spans if span["kind"] == "run"]
         assert len(parted) == 3
         assert {span["parent"] for span in parted} < {row["number"] for row in whole}
+        looked = await events(world, "spans", LOOK, address=digger)
+        shown = [span for name, data in looked if name == "spans" for span in data["spans"] if span["kind"] == "run"]
+        assert [span["facts"]["child"] for span in shown] == [span["facts"]["child"] for span in parted]
         for after in (spans[1]["number"], spans[-1]["number"]):
             rest = await events(world, "spans", address=digger, after=after)
             found = [span["number"] for name, data in rest if name == "spans" for span in data["spans"]]

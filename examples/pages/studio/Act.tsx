@@ -20,7 +20,7 @@ type Props = {
   confirmName?: string;
   isDanger?: boolean;
   icon?: ReactNode;
-  /** Called before, and then with what was done: tells what becomes of it. */
+  /** Called before it is done; what it returns is called with how much was done, and yields how that ends. */
   watch?: () => Promise<(done: number) => AsyncGenerator<string>>;
   onDone: () => void;
 };

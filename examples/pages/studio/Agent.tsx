@@ -37,10 +37,11 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   const lost = useStream("watch", { addresses: [address] }, ({ data }) => setRow(data.rows[0]));
   const schema = useAnswer<Schema>("schema", row && row.status !== "gone" ? { address } : null);
   const session = useSession();
-  const name = segments(address).at(-1)!;
+  const above = segments(address);
+  const name = above.pop()!;
   const title = <><span className="type">{name.type}</span> {name.name}</>;
-  if (!row) return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
-  if (row.status === "gone") return <><AgentPath above={segments(address).slice(0, -1)} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
+  if (!row) return <><AgentPath above={above} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
+  if (row.status === "gone") return <><AgentPath above={above} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
   const hasChat = Boolean(schema.data?.is_chat || schema.data?.tables.some((one) => one.name === "sapwood_messages"));
   const added = (session.tabs[name.type] ?? []).map((one, number): Tab => ({ name: `tab-${number}`, label: one.title, view: AuthorTab, number }));
   const tabs = [...TABS.filter((one) => one.name !== "chat" || hasChat), ...added];
@@ -50,7 +51,7 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   return (
     <>
       <div className="agent-head">
-        <AgentPath above={segments(address).slice(0, -1)} />
+        <AgentPath above={above} />
         <Title title={title} actions={<Actions row={row} name={name.name} />}><About row={row} /></Title>
       </div>
       {lost && <ErrorNote error={lost} />}

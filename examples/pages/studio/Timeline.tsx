@@ -9,7 +9,7 @@ import { useAnswer, useNow } from "./hooks";
 import { AgentPath, ErrorNote, Loading, Nothing, StatusBadge, Time } from "./parts";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import { SpanDetail } from "./SpanDetail";
-import { Axis, isBad, isOver, nameOfWork, type SpanRow, type TimelineRow, titleOf } from "./spans";
+import { Axis, isBad, isOver, kindOf, nameOfWork, type SpanRow, type TimelineRow, titleOf } from "./spans";
 import { useTimeline } from "./timelines";
 import type { Page, Work } from "./types";
 import { VirtualList } from "./VirtualList";
@@ -44,7 +44,7 @@ function Loaded({ address, work }: { address: string; work: string }) {
         <div className="title">
           <div className="title-text">
             <h1>{given ? nameOfWork(given, 160) : root ? titleOf(root) : "Timeline"}</h1>
-            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span>{given && <span className="muted" title={work}>{root.kind === "turn" ? titleOf(root).replace("Turn", "turn") : root.kind}</span>}</p>}
+            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span>{given && <span className="muted" title={work}>{kindOf(root)}</span>}</p>}
           </div>
           <div className="actions">
             <label className="check"><input type="checkbox" checked={onlyFailed} onChange={(event) => replaceQuery(["t", address, work], { failed: event.target.checked ? "1" : "" })} /> Only failures</label>

@@ -5,7 +5,7 @@ import { duration } from "./format";
 import { useNow, usePages, useRefresh } from "./hooks";
 import { type Column, ErrorNote, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
 import { link } from "./route";
-import { isOver, nameOfWork, titleOf } from "./spans";
+import { isOver, kindOf, nameOfWork } from "./spans";
 import type { Work } from "./types";
 
 const LIMIT = 50;
@@ -30,6 +30,3 @@ export default function Works({ address }: TabProps) {
     </>
   );
 }
-
-/** What it is: a turn with its id, as logs and commands name it. */
-const kindOf = (row: Work) => (row.kind === "turn" ? titleOf(row).replace("Turn", "turn") : row.kind);

@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "react";
 import { type AdminError, ask } from "./api";
 import { asError, useIsVisible } from "./hooks";
+import { turnId } from "./spans";
 import type { MessageRow, Page, Span } from "./types";
 
 const PAGE = 30;
@@ -70,10 +71,5 @@ export function useTranscript(address: string, pulse: string, isAwake: boolean):
   return { ...state, hasEarlier: cursor.current !== null, earlier };
 }
 
-/** The turn that a message of a user began: both were stored at the same time. */
-export function turnOf(row: MessageRow, turns: Span[]): Span | undefined {
-  if (row.role !== "user") return undefined;
-  const distance = (turn: Span) => Math.abs(Number(turn.facts.queued_at ?? turn.began_at) - row.created_at);
-  const [nearest] = [...turns].sort((a, b) => distance(a) - distance(b));
-  return nearest && distance(nearest) < 0.5 ? nearest : undefined;
-}
+/** The turn that answers a message of a user, if it is one of these. */
+export const turnOf = (row: MessageRow, turns: Span[]): Span | undefined => (row.role === "user" ? turns.find((turn) => turnId(turn) === row.turn) : undefined);

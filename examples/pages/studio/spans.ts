@@ -6,10 +6,13 @@ import type { Address, Incarnation, Span, SpanBatch, Work } from "./types";
 export const isOver = ({ status }: Span) => status !== "running" && status !== "waiting";
 export const isBad = ({ status }: Span) => status === "failed" || status === "interrupted";
 
+/** The id of the turn that a span is part of. */
+export const turnId = ({ work }: Span) => work.replace(/^run /, "");
+
 /** A span in words. */
 export function titleOf(span: Span): string {
   if (span.kind === "turn" && span.facts.run) return "Turn"; // the row of the run is above it
-  if (span.kind === "turn") return `Turn ${String(span.facts.turn ?? "").replace(/^turn-/, "")}`;
+  if (span.kind === "turn") return `Turn ${turnId(span).replace(/^turn-/, "")}`;
   if (span.kind === "step") return span.step === null || span.step === 0 ? "Summary" : `Step ${span.step}`;
   return span.name;
 }
@@ -21,6 +24,9 @@ export function nameOfWork(work: Work, most = 80): string {
   if (!text || work.kind === "fiber") return titleOf(work);
   return work.kind === "call" ? `${work.name}(${text})` : text;
 }
+
+/** What kind of work it is: a turn with its id, as logs and commands name it. */
+export const kindOf = (work: Span) => (work.kind === "turn" ? titleOf(work).replace("Turn", "turn") : work.kind);
 
 export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation; isCrash: boolean };
 export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; isCut: boolean; parts: number };
@@ -193,6 +199,3 @@ function quiet(rows: TimelineRow[], now: number, from: number, to: number): { fr
   }
   return found;
 }
-
-/** The id of the turn that a span is about. Its facts are hidden from tokens that may not read content. */
-export const turnId = (span: Span): string => span.work.replace(/^run /, "");

@@ -27,7 +27,7 @@ export type AgendaRow = {
 };
 export type Letter = { id: string; agent: Address; method: string; arguments: Json; code: string; error: string; attempts: number; occurrences: number; failed_at: string };
 export type RunRow = { id: string; agent: string; status: string; started_at: number; ended_at: number | null; bytes: number; pinned: boolean };
-export type MessageRow = { position: number; id: string; role: string; created_at: number; message: Content<UIMessage> };
+export type MessageRow = { position: number; id: string; role: string; created_at: number; turn: string | null; message: Content<UIMessage> };
 export type UIPart = { type: string; text?: string; state?: string; toolName?: string; toolCallId?: string; input?: Json; output?: Json; errorText?: string; url?: string; mediaType?: string; filename?: string; [more: string]: unknown };
 export type UIMessage = { id: string; role: string; parts: UIPart[]; metadata?: Json };
 export type SpanStatus = "running" | "waiting" | "completed" | "failed" | "cancelled" | "interrupted" | "skipped";

@@ -20,8 +20,8 @@ SECRET = re.compile(
 )
 """Names of fields whose values are never shown."""
 REDACTED = "<redacted>"
-ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent"})
-"""Facts of spans that are names, and no content."""
+ALWAYS_SHOWN = frozenset({"code", "model", "key", "agent", "child", "run", "turn"})
+"""Facts of spans that are names and ids, and no content."""
 NAMED_BY_CODE = frozenset({"function", "milestone"})
 """Kinds of spans whose names are read from where the app has stored them."""
 
