@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import served
@@ -86,7 +85,7 @@ class Server:
         served.until_listening(self.port)
 
     def rss(self) -> int:
-        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * 4096
+        return served.memory_of(self._process.pid)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)

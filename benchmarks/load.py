@@ -112,7 +112,7 @@ class Server:
         served.until_listening(self.port)
 
     def rss(self) -> int:
-        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+        return served.memory_of(self._process.pid)
 
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 PORT = "PORT"
@@ -16,14 +18,14 @@ PORT = "PORT"
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def until_listening(port: int) -> None:
-    """Return when somebody listens at a port."""
+    """Return when a server listens at a port."""
     for _ in range(3000):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -35,20 +37,39 @@ def until_listening(port: int) -> None:
 
 
 @contextmanager
-def process(file: str, *arguments: str) -> Generator[int, None, None]:
-    """Run a benchmark as a process that listens; yield at which port."""
-    port = free_port()
-    filled = [str(port) if argument == PORT else argument for argument in arguments]
-    one = subprocess.Popen([sys.executable, file, *filled])
+def started(
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Generator[subprocess.Popen[bytes], None, None]:
+    """Run a program until this block ends."""
+    one = subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr)
     try:
-        until_listening(port)
-        yield port
+        yield one
     finally:
         one.send_signal(signal.SIGTERM)
         try:
             one.wait(60)
         except subprocess.TimeoutExpired:
             one.kill()
+            one.wait()
+
+
+def memory_of(process: int) -> int:
+    """Return the bytes of memory that a process holds."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def process(file: str, *arguments: str) -> Generator[int, None, None]:
+    """Run a benchmark as a process that listens; yield at which port."""
+    port = free_port()
+    filled = [str(port) if argument == PORT else argument for argument in arguments]
+    with started(sys.executable, file, *filled):
+        until_listening(port)
+        yield port
 
 
 def serve(app: Any, port: int, **more: Any) -> None:

@@ -297,8 +297,7 @@ async def idle() -> None:
     (folder / "app.py").write_text(APP)
     data = folder / "data"
     command = [sys.executable, "-m", "sapwood", "serve", str(folder / "app.py"), "--port", str(port)]
-    server = subprocess.Popen([*command, "--data", str(data), "--studio"], stderr=subprocess.DEVNULL)  # noqa: ASYNC220 - once
-    try:
+    with served.started(*command, "--data", str(data), "--studio", stderr=subprocess.DEVNULL) as server:
         await asyncio.to_thread(served.until_listening, port)
         token = json.loads((data / "operator.json").read_text())["token"]
         base, head = f"http://127.0.0.1:{port}/_sapwood", {"authorization": f"Bearer {token}"}
@@ -307,18 +306,15 @@ async def idle() -> None:
             alone = await used_by(server.pid, min(seconds, ALONE))
             asking = asyncio.ensure_future(page(client))
             await asyncio.sleep(2)
-            memory = memory_of(server.pid)
+            memory = served.memory_of(server.pid)
             used = await used_by(server.pid, seconds)
             assert not asking.done(), asking.exception()
-            grown = memory_of(server.pid) - memory
+            grown = served.memory_of(server.pid) - memory
             asking.cancel()
         what = f"an idle studio for {seconds:g} s"
         note = f"the server alone takes {alone:.2f} %"
         below(f"CPU of the server for {what}, of a core", used - alone, 1, unit="%", n=1, note=note)
         below(f"memory that the server of {what} takes", grown / 2**20, 5, unit="MB", n=1)
-    finally:
-        server.terminate()
-        server.wait(60)
 
 
 async def page(client: httpx2.AsyncClient) -> None:
@@ -356,11 +352,6 @@ def cpu_of(process: int) -> float:
     """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_of(process: int) -> int:
-    """Return the bytes of memory that a process holds."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 METRICS: dict[str, Callable[[], Awaitable[None]]] = {metric.__name__: metric for metric in (spans, wide, changes, idle)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -215,15 +214,9 @@ class Place:
 @contextmanager
 def started(*command: str, **told: str) -> Generator[subprocess.Popen[bytes], None, None]:
     """Run a program until this block ends."""
-    process = subprocess.Popen(command, env={**os.environ, **told}, cwd=HERE.parent, stdout=subprocess.DEVNULL)
-    try:
+    environment = {**os.environ, **told}
+    with served.started(*command, env=environment, cwd=HERE.parent, stdout=subprocess.DEVNULL) as process:
         yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 @asynccontextmanager
@@ -324,15 +317,9 @@ async def _weigh(one: Place, talk: Talk) -> None:
         bar="recorded",
         note=f"{size} bytes",
     )
-    memory = {name: resident(pid) for name, pid in one.pids.items()}
+    memory = {name: served.memory_of(pid) / MIB for name, pid in one.pids.items()}
     note = ", ".join(f"{name} {size:.0f} MiB" for name, size in memory.items())
     works("Temporal: memory of a worker", memory["worker"], unit="MiB", n=1, bar="recorded", note=note)
-
-
-def resident(pid: int) -> float:
-    """Return the resident memory of a process, in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024 / MIB
 
 
 async def helper() -> None:

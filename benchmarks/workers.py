@@ -232,15 +232,11 @@ def server(*arguments: str, app: str = "app") -> Generator[int, None, None]:
     port, folder = served.free_port(), scratch("served")
     target = f"{Path(__file__).resolve()}:{app}"
     command = [sys.executable, "-m", "sapwood", "serve", target, "--port", str(port), "--data", str(folder)]
-    with subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL) as process:
-        try:
-            while not (folder / "operator.json").exists():
-                time.sleep(0.05)
-            served.until_listening(port)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(60)
+    with served.started(*command, *arguments, stderr=subprocess.DEVNULL):
+        while not (folder / "operator.json").exists():
+            time.sleep(0.05)
+        served.until_listening(port)
+        yield port
 
 
 async def overhead() -> None:

@@ -78,10 +78,7 @@ CHECK = """async data => {
 class TourServer(StudioServer):
     """`sapwood dev` with the agents of the tour."""
 
-    def command(self) -> list[str]:
-        app = Path(__file__).with_name("tour_app.py")
-        options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "info"]
-        return [sys.executable, "-m", "sapwood", "dev", str(app), *options]
+    app = Path(__file__).with_name("tour_app.py")
 
 
 class Recording:

@@ -14,18 +14,18 @@ from urllib.request import Request, urlopen
 from tests.browser.serving import Example
 from tests.machine import patience
 
-APP = Path(__file__).with_name("studio_app.py")
-
 
 class StudioServer(Example):
     """`sapwood dev`, with agents of all kinds."""
+
+    app = Path(__file__).with_name("studio_app.py")
 
     def __init__(self, folder: Path, **environment: str) -> None:
         super().__init__("studio", folder, **environment)
 
     def command(self) -> list[str]:
         options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "info"]
-        return [sys.executable, "-m", "sapwood", "dev", str(APP), *options]
+        return [sys.executable, "-m", "sapwood", "dev", str(self.app), *options]
 
     def link(self, place: str = "") -> str:
         """Return the link to the studio, as it is printed; with a place, the link that leads there."""
@@ -71,7 +71,7 @@ class ServedStudio(StudioServer):
 
     def command(self) -> list[str]:
         options = ["--port", str(self.port), "--data", str(self._data), "--studio", "--grace", "3"]
-        return [sys.executable, "-m", "sapwood", "serve", str(APP), *options]
+        return [sys.executable, "-m", "sapwood", "serve", str(self.app), *options]
 
     def link(self, place: str = "") -> str:
         """Return a link with the token of this start."""

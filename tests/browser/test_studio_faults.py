@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,7 @@ LETTER = re.compile("send_mail")
 class FaultyServer(ServedStudio):
     """`sapwood serve --studio` with the app that has five faults."""
 
-    def command(self) -> list[str]:
-        app = Path(__file__).with_name("studio_faults_app.py")
-        options = ["--port", str(self.port), "--data", str(self._data), "--studio", "--grace", "3"]
-        return [sys.executable, "-m", "sapwood", "serve", str(app), *options]
+    app = Path(__file__).with_name("studio_faults_app.py")
 
 
 class Operator:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -27,10 +26,7 @@ BLOCKED = (
 class TabServer(StudioServer):
     """`sapwood dev` with the example of a tab, and with a hostile one."""
 
-    def command(self) -> list[str]:
-        app = Path(__file__).with_name("studio_tabs_app.py")
-        options = ["--port", str(self.port), "--data", str(self._data), "--log-level", "info"]
-        return [sys.executable, "-m", "sapwood", "dev", str(app), *options]
+    app = Path(__file__).with_name("studio_tabs_app.py")
 
 
 @pytest.fixture(autouse=True)
