@@ -12,7 +12,7 @@ HEADER = 12
 
 
 def animation(frames: Sequence[tuple[bytes, int]], width: int, height: int) -> bytes:
-    """Return an animation of pictures, each with the milliseconds for which it is shown. It repeats for ever."""
+    """Return an animation of pictures, each with the milliseconds for which it is shown. It repeats without end."""
     size = _three(width - 1) + _three(height - 1)
     parts = [_chunk(b"VP8X", bytes([ANIMATED, 0, 0, 0]) + size), _chunk(b"ANIM", struct.pack("<IH", 0xFFFFFFFF, 0))]
     for picture, shown in frames:

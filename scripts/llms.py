@@ -27,24 +27,24 @@ def main() -> None:
 
 def content() -> str:
     nav: list[Any] = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
-    return HEAD + "\n".join(_lines(nav, 2)) + "\n"
+    return HEAD + "\n".join(_lines(nav, 2, _listed())) + "\n"
 
 
-def _lines(nav: list[Any], level: int) -> Iterator[str]:
+def _lines(nav: list[Any], level: int, listed: dict[str, str]) -> Iterator[str]:
     for entry in nav:
         title, target = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
         if isinstance(target, list):
             yield f"\n{'#' * level} {title}\n"
-            yield from _lines(target, level + 1)
+            yield from _lines(target, level + 1, listed)
         else:
-            yield _line(title, target)
+            yield _line(title, target, listed)
 
 
-def _line(title: str, target: str) -> str:
+def _line(title: str, target: str, listed: dict[str, str]) -> str:
     text = (DOCS / target).read_text()
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     url = target.removesuffix("index.md") if target.endswith("index.md") else f"{target.removesuffix('.md')}/"
-    about = _listed().get(target) or _first_sentence(text)
+    about = listed.get(target) or _first_sentence(text)
     return f"- [{title or (heading[1] if heading else target)}]({url or './'}): {about}"
 
 

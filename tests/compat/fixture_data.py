@@ -21,6 +21,7 @@ from packaging.version import Version
 from tests.compat.office_app import MODELS, CompatLead, CompatLong, CompatOffice, CompatTalker
 from tests.conformance import replicated
 from tests.conformance.mcp_servers import RemoteServer, said, tool
+from tests.conformance.runtimes import open_questions
 
 from sapwood import with_options
 from sapwood.kernel.ports.log import Record
@@ -65,8 +66,7 @@ async def fill(world: World) -> None:
     for name in ("asking", "asked"):
         lead = await world.get_agent(CompatLead, name)
         turn = await lead.turns.start("go")
-        while not (questions := await lead.questions.list()):  # noqa: ASYNC110 - no event says so in every runtime
-            await asyncio.sleep(0.01)
+        questions = await open_questions(lead)
         if name == "asked":
             await lead.questions.approve(questions[0])
             await lead.turns.wait(turn.id)

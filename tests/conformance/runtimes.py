@@ -13,6 +13,8 @@ from tests.conformance.two_nodes import running_on_two_nodes, running_with_movab
 from tests.machine import patience
 
 from sapwood import App
+from sapwood.address import Address
+from sapwood.admin.admin import Admin
 from sapwood.errors import UsageError
 from sapwood.testing import World
 from sapwood.testing import running as running_here
@@ -32,6 +34,20 @@ chosen = "local"
 def running(app: App, **options: Any) -> AbstractAsyncContextManager[World]:
     """Run an app for a test."""
     return RUNTIMES[chosen](app, **options)
+
+
+def operator(world: World, address: str) -> Admin:
+    """Return the operator of the node that runs the agent, as the front of a cluster finds it."""
+    of: Any = getattr(world.node, "of", None)
+    return Admin(world.node if of is None else of(Address.parse(address).root))
+
+
+async def open_questions(agent: Any) -> list[Any]:
+    """Return the questions of an agent, once it has any."""
+    async with asyncio.timeout(patience()):
+        while not (found := await agent.questions.list()):  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
+    return found
 
 
 async def serve(world: World, scope: Any, receive: Any, send: Any) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.chats import Talking, talker
-from tests.conformance.runtimes import running
+from tests.conformance.runtimes import operator, running
 
 from sapwood import Agent, App, Limits, Retention, agent_tool, tool
-from sapwood.address import Address
 from sapwood.admin.admin import Admin
 from sapwood.errors import NotFound, OverLimit, Unavailable, UsageError
 from sapwood.storage.database import Database
@@ -43,12 +42,6 @@ class Looking(Talking):
 
 async def told(world: World, address: str = "Talker:t", turn: str | None = None, **more: Any) -> dict[str, Any]:
     return await operator(world, address).explain(address, turn, **more)
-
-
-def operator(world: World, address: str = "Talker:t") -> Admin:
-    """Return the operator of the node that runs the agent, as the front of a cluster finds it."""
-    of: Any = getattr(world.node, "of", None)
-    return Admin(world.node if of is None else of(Address.parse(address).root))
 
 
 async def rows(world: World, turn: str, address: str = "Talker:t") -> list[Row]:
@@ -109,7 +102,7 @@ async def test_what_requests_have_in_common_is_stored_once() -> None:
 
 
 async def counted(world: World, sql: str) -> list[Any]:
-    answer = await operator(world).sql("Talker:t", sql, [])
+    answer = await operator(world, "Talker:t").sql("Talker:t", sql, [])
     return answer["rows"]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.conformance.runtimes import running
+from tests.conformance.runtimes import open_questions, operator, running
+from tests.machine import patience
 
 from sapwood import Agent, App
-from sapwood.address import Address
-from sapwood.admin.admin import Admin
 from sapwood.errors import NotFound
 from sapwood.testing import World
 from sapwood.testing import running as running_here
@@ -55,9 +54,7 @@ class ToldForeman(Agent):
 
 
 async def told(world: World, address: str, run: str | None = None) -> list[dict[str, Any]]:
-    of: Any = getattr(world.node, "of", None)
-    admin = Admin(world.node if of is None else of(Address.parse(address).root))
-    return (await admin.explain(address, run))["spans"]
+    return (await operator(world, address).explain(address, run))["spans"]
 
 
 def rows(spans: list[dict[str, Any]]) -> list[Row]:
@@ -105,8 +102,9 @@ async def test_a_run_that_a_crash_interrupts_has_two_attempts_and_each_step_once
     async with running(App(agents=[ToldForeman])) as world:
         foreman = await world.get_agent(ToldForeman, "f")
         await foreman.order_behind("wait")
-        while len(await told_if_there(world)) < 3:  # noqa: ASYNC110 - a commit tells nobody
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(patience()):
+            while len(await told_if_there(world)) < 3:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
         assert rows(await told(world, DIGGER, "r1"))[0] == ("fiber", "on_run", 1, "running")
         await world.clock.advance(5)
         await world.crash()
@@ -136,9 +134,7 @@ async def test_a_run_that_waits_for_a_person_below_is_told_on_every_level() -> N
     async with running(App(agents=[ToldForeman])) as world:
         foreman = await world.get_agent(ToldForeman, "f")
         await foreman.order_behind("delegate")
-        async with asyncio.timeout(30):
-            while not (questions := await foreman.questions.list()):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
+        questions = await open_questions(foreman)
         (run,) = [one for one in await told(world, DIGGER, "r1") if one["kind"] == "run"]
         below = f"{DIGGER}/ToldAsker:{run['facts']['child']}"
 
