@@ -396,7 +396,7 @@ async def test_streamed_chunks_are_hidden_if_the_app_redacts_for_a_secret_may_be
         assert rows
 
 
-async def test_the_input_of_a_tool_is_streamed_to_nobody_before_it_can_be_masked() -> None:
+async def test_the_input_of_a_tool_is_not_streamed_before_it_can_be_masked() -> None:
     async with running(app()) as world:
         content = Content(world.node, is_shown=True)
         told = content.chunks([{"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": '{"password": "hun'}])

@@ -132,7 +132,8 @@ def _is_secret(name: Any, value: Any) -> bool:
 
 
 def _without_delta(chunk: Any) -> Any:
-    if not isinstance(chunk, dict):
-        return cast("object", chunk)
-    fields = cast("dict[str, Any]", chunk)
-    return fields | {"inputTextDelta": ""} if fields.get("type") == "tool-input-delta" else fields
+    match chunk:
+        case {"type": "tool-input-delta"}:
+            return {**chunk, "inputTextDelta": ""}
+        case _:
+            return chunk

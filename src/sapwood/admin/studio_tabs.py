@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,7 @@ from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.capabilities.studio_tabs import StudioTab, TabScope, tabs_of
 from sapwood.errors import NotFound, Refused, UnknownAgent, UsageError
-from sapwood.kernel.marshal.agent_class import AgentClass, all_classes, resolve
+from sapwood.kernel.marshal.agent_class import all_classes, resolve
 from sapwood.kernel.node.node import Node
 
 
@@ -20,46 +20,52 @@ class TabCallParams(OneAgent):
     arguments: list[Any] | None = None
 
 
-def class_with_tabs(node: Node, type_id: str) -> AgentClass | None:
-    """Return the class of a type, or `None` if there is none, or two, or it adds no tabs."""
+class ClassTab(NamedTuple):
+    """A tab, and the class that has it."""
+
+    cls: type
+    tab: StudioTab
+
+
+def tabs_of_type(node: Node, type_id: str) -> list[ClassTab]:
+    """Return the tabs of the class of a type: none if there is no such class, or two."""
     try:
-        kind = resolve(type_id, node.roots)
+        cls = resolve(type_id, node.roots).cls
     except (UnknownAgent, UsageError):
-        return None
-    return kind if tabs_of(kind.cls) else None
+        return []
+    return [ClassTab(cls, tab) for tab in tabs_of(cls)]
 
 
 def listed_tabs(node: Node) -> dict[str, list[dict[str, Any]]]:
     """Return the tabs of all classes by type id, in their order."""
     types = {type_id for kind in all_classes() if tabs_of(kind.cls) for type_id in kind.type_ids}
-    found = {type_id: class_with_tabs(node, type_id) for type_id in sorted(types)}
+    found = {type_id: tabs_of_type(node, type_id) for type_id in sorted(types)}
     return {
-        type_id: [{"title": tab.title, "methods": tab.methods, "scope": tab.scope} for tab in tabs_of(kind.cls)]
-        for type_id, kind in found.items()
-        if kind is not None
+        type_id: [{"title": tab.title, "methods": tab.methods, "scope": tab.scope} for _, tab in tabs]
+        for type_id, tabs in found.items()
+        if tabs
     }
 
 
-def _tab(node: Node, params: TabCallParams) -> StudioTab:
+def _tab(node: Node, params: TabCallParams) -> ClassTab:
     address = Address.parse(params.address)
-    kind = class_with_tabs(node, address.type)
-    for tab in () if kind is None else tabs_of(kind.cls):
-        if tab.title == params.tab:
-            if params.method not in tab.methods:
-                raise Refused(f"The tab {tab.title!r} of {address.type} does not list the method {params.method!r}.")
-            return tab
+    for one in tabs_of_type(node, address.type):
+        if one.tab.title == params.tab:
+            if params.method not in one.tab.methods:
+                raise Refused(f"The tab {params.tab!r} of {address.type} does not list the method {params.method!r}.")
+            return one
     raise NotFound(f"{address.type} has no tab {params.tab!r}.", path=address.segments)
 
 
 def _scope(node: Node, params: TabCallParams) -> TabScope | None:
-    return _tab(node, params).scope
+    return _tab(node, params).tab.scope
 
 
 async def _tab_call(call: AdminCall, params: TabCallParams) -> Answer:
     TAB_CALL.check_class(call.node, params, call.access)
     _, found, _ = await call.admin.lookup.find(Address.parse(params.address))
-    actor, kind = await call.admin.lookup.wake(found), class_with_tabs(call.node, found.type)
-    if kind is None or actor.kind.cls is not kind.cls:  # another class of the same name
+    actor = await call.admin.lookup.wake(found)
+    if actor.kind.cls is not _tab(call.node, params).cls:  # another class of the same name
         raise NotFound(f"{found} has no tab {params.tab!r}.", path=found.segments)
     result: Any = None
     with call.content.of_failures():

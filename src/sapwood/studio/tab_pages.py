@@ -8,6 +8,7 @@ port only.
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,8 +18,8 @@ from urllib.parse import quote
 
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
-from sapwood.admin.studio_tabs import class_with_tabs
-from sapwood.capabilities.studio_tabs import page_of, tabs_of
+from sapwood.admin.studio_tabs import tabs_of_type
+from sapwood.capabilities.studio_tabs import page_of
 from sapwood.errors import UsageError
 from sapwood.kernel.node.node import Node
 from sapwood.web.asgi_types import Scope
@@ -28,6 +29,7 @@ TABS = "/tabs/"
 SCRIPT = "tab.js"
 """What connects a page to the studio: `../../tab.js`, as a page names it."""
 CLIENT = Path(__file__).parent / "client"
+NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 CONDITIONS = (b"if-none-match", b"if-modified-since", b"range", b"if-range")
 POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; "
@@ -69,13 +71,12 @@ class TabPages:
 
     def _page(self, type_id: str, number: str) -> Path | None:
         try:
-            kind = class_with_tabs(self._node(), type_id)
+            tabs = tabs_of_type(self._node(), type_id)
         except UsageError:  # the server has not started, or shuts down
             return None
-        tabs = () if kind is None else tabs_of(kind.cls)
-        if kind is None or not number.isdecimal() or not number.isascii() or int(number[:4]) >= len(tabs):
+        if NUMBER.fullmatch(number) is None or int(number) >= len(tabs):
             return None
-        return page_of(kind.cls, tabs[int(number[:4])])
+        return page_of(*tabs[int(number)])
 
 
 def below(scope: Scope, prefix: str) -> str:
