@@ -23,7 +23,6 @@ from sapwood.capabilities.failing_calls import FailingCalls
 from sapwood.errors import InvalidArguments, NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.pending_work import pending_work
-from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.marshal.call import as_operator
 from sapwood.kernel.marshal.copier import json_hook, unjson_hook
 from sapwood.kernel.marshal.method_schemas import method_list
@@ -173,7 +172,7 @@ class Admin:
         if (stored := self.node.read_models.state(self.lookup.database(tree, stem))) is not None:
             return msgspec.json.decode(stored)
         try:
-            kind = tree.kinds.get(found.type) or resolve(found.type, self.node.roots)
+            kind = self.lookup.kind(tree, found)
         except UnknownAgent:
             text = f"{found} has not set its state yet, and only a running server knows its initial state."
             raise NotFound(text, path=found.segments) from None
@@ -182,7 +181,7 @@ class Admin:
     async def methods(self, address: str) -> bytes:
         """Return the exposed methods of an agent as JSON, with their schemas. The agent is not woken."""
         tree, found, _ = await self.lookup.find(Address.parse(address))
-        return method_list(tree.kinds.get(found.type) or resolve(found.type, self.node.roots))
+        return method_list(self.lookup.kind(tree, found))
 
     async def sql(self, address: str, sql: str, arguments: list[Any], *, write: bool = False) -> dict[str, Any]:
         """Run a statement on an agent's database. Unless `write`, it can only read, and the agent is not woken."""
@@ -272,6 +271,7 @@ class Admin:
         if turn is not None and not rows:
             raise NotFound(f"{found} has no record of a turn {turn!r}.", path=found.segments)
         content = Content(self.node, is_shown=True)
+        # What an agent recorded was redacted when it was written; the spans of runs are made now.
         shown = [content.span(row) if row["number"] < 0 else row for row in rows[:MOST_ROWS]]
         shown = with_waits(tree, found, shown)
         told: dict[str, Any] = {"address": str(found), "spans": shown, "more": len(rows) > MOST_ROWS}

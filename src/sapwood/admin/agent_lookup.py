@@ -8,7 +8,7 @@ from sapwood.address import Address
 from sapwood.errors import NotFound
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.children_table import ChildrenTable
-from sapwood.kernel.marshal.agent_class import resolve
+from sapwood.kernel.marshal.agent_class import AgentClass, resolve
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.deletion import child_stem
@@ -67,6 +67,10 @@ class AgentLookup:
     def children(self, tree: Tree, stem: str) -> ChildrenTable:
         """Return the table of the children of an agent."""
         return ChildrenTable(self.database(tree, stem), self._node.clock)
+
+    def kind(self, tree: Tree, address: Address) -> AgentClass:
+        """Return the class of an agent. Raises `UnknownAgent` if this process does not know it."""
+        return tree.kinds.get(address.type) or resolve(address.type, self._node.roots)
 
     async def wake(self, address: Address) -> Actor:
         """Return an agent that is in memory, and load it if it is not."""

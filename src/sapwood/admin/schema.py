@@ -8,7 +8,6 @@ from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.chat.agent import ChatAgent
 from sapwood.errors import UnknownAgent, UsageError
-from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.kernel.trees.tree import Tree
 from sapwood.storage.database import Database
 
@@ -32,7 +31,7 @@ async def _schema(call: AdminCall, params: OneAgent) -> Answer:
 def _is_chat(call: AdminCall, tree: Tree, address: Address) -> bool:
     """Return whether its class has a conversation, as far as this process knows the class."""
     try:
-        kind = tree.kinds.get(address.type) or resolve(address.type, call.node.roots)
+        kind = call.admin.lookup.kind(tree, address)
     except (UnknownAgent, UsageError):
         return False
     return issubclass(kind.cls, ChatAgent)

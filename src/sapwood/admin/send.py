@@ -10,7 +10,6 @@ from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.chat.agent import ChatAgent
 from sapwood.chat.turn.intake import Intake
 from sapwood.errors import InvalidArguments
-from sapwood.kernel.marshal.agent_class import resolve
 from sapwood.randomness import new_id
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -27,7 +26,7 @@ class Send(OneAgent):
 
 async def _send(call: AdminCall, params: Send) -> Answer:
     tree, found, stem = await call.admin.lookup.find(Address.parse(params.address))
-    cls: Any = (tree.kinds.get(found.type) or resolve(found.type, call.node.roots)).cls
+    cls: Any = call.admin.lookup.kind(tree, found).cls
     if not issubclass(cls, ChatAgent):
         raise InvalidArguments(f"{found.type} is not a chat agent: it has no conversation.")
     tree.slices.commit()

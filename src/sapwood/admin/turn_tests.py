@@ -17,7 +17,7 @@ from sapwood.admin.redacted_turn import RedactedTurn
 from sapwood.admin.turn_script import TurnScript
 from sapwood.chat.store.turn_copies import TurnCopy, turn_copy
 from sapwood.errors import InvalidArguments, NotFound, UnknownAgent
-from sapwood.kernel.marshal.agent_class import AgentClass, resolve
+from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.kernel.trees.tree import Tree
 from sapwood.runs.tables.decisions import ASK
@@ -65,7 +65,7 @@ async def _record(call: AdminCall, params: OneTurn) -> Answer:
 def _class_of(call: AdminCall, tree: Tree, address: Address) -> AgentClass | None:
     """Return the class of an agent; `None` without the app."""
     try:
-        return tree.kinds.get(address.type) or resolve(address.type, call.node.roots)
+        return call.admin.lookup.kind(tree, address)
     except UnknownAgent:
         return None
 

@@ -225,8 +225,5 @@ def has_table(database: Database, name: str) -> bool:
 
 def has_column(database: Database, table: str, column: str) -> bool:
     """Return whether an agent has a table with this column."""
-    if not database.exists:
-        return False
-    sql = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?"
-    rows = database.look(sql, (table,), 1)[1]
-    return bool(rows) and f" {column} " in rows[0][0]
+    sql = "SELECT 1 FROM pragma_table_info(?) WHERE name = ?"
+    return database.exists and bool(database.look(sql, (table, column), 1)[1])
