@@ -254,6 +254,7 @@ def test_every_worker_serves_the_pages_of_tabs_and_calls_the_agents_of_both(fold
             answer = connection.getresponse()
             assert (answer.status, answer.read()) == (200, b"<title>A tab</title>")
             connection.close()
+            assert server.post("call", address=f"Box:{name}", method="greet")[0] == 200  # a tab creates no agent
             called = post(server, "tab-call", server.token, address=f"Box:{name}", tab="A tab", method="greet")
             assert called == (200, {"result": f"I am {name}."})
             refused = post(server, "tab-call", server.token, address=f"Box:{name}", tab="A tab", method="burn")
