@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sapwood import tracing
+from sapwood.capabilities.failing_calls import FailingCalls
 from sapwood.capabilities.steps import Steps
 from sapwood.capabilities.stored_method import KEEP
 from sapwood.capabilities.stored_rows import RowIds
@@ -129,6 +130,7 @@ class CallRows:
     def remove(self, row: CallRow) -> float | None:
         """Forget a call to come; return when the next call of its queue is due."""
         self._actor.of(Steps).forget(row.work)
+        self._delist(row.number)
         self._db.execute("DELETE FROM sapwood_calls WHERE number = ?", row.number)
         if row.queue is None or row.due_at is None:
             return None
@@ -140,6 +142,12 @@ class CallRows:
             row.queue,
         )
         return next_one[0][0] if next_one else None
+
+    def _delist(self, number: int) -> None:
+        """List a call no more among those that fail and are retried."""
+        failing = self._actor.host.shared(FailingCalls)
+        if not failing.is_empty:
+            failing.forget(str(self._actor.address), number)
 
     def first_due(self, after: float = float("-inf")) -> float | None:
         """Return when the first call is due after this time, those that run now included."""
@@ -178,6 +186,7 @@ class CallRows:
 
     def repeat(self, number: int, due: float) -> None:
         """A call is over, and its next occurrence is due then."""
+        self._delist(number)
         self._db.execute(
             "UPDATE sapwood_calls SET due_at = ?, failures = 0, crashes = 0, error = NULL, occurrence = occurrence + 1"
             " WHERE number = ?",

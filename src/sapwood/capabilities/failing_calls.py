@@ -34,6 +34,11 @@ class FailingCalls:
         self._clock = clock
         self._calls: dict[tuple[str, int], FailingCall] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call is remembered."""
+        return not self._calls
+
     def note(self, number: int, call: FailingCall) -> None:
         """Remember a call that failed again."""
         if call.failures < FEWEST:
@@ -46,8 +51,12 @@ class FailingCalls:
         if len(self._calls) > MOST:
             del self._calls[next(iter(self._calls))]
 
+    def forget(self, address: str, number: int) -> None:
+        """List a call no more: it is over, or was cancelled."""
+        self._calls.pop((address, number), None)
+
     def list(self, limit: int) -> list[FailingCall]:
-        """Return those that failed most often. Calls that succeeded or were cancelled since are forgotten soon."""
+        """Return those that failed most often. Calls of agents that were deleted or have moved are forgotten soon."""
         self._forget()
         return sorted(self._calls.values(), key=lambda one: -one.failures)[:limit]
 
