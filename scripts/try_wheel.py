@@ -161,7 +161,7 @@ def try_templates(newcomer: Newcomer) -> None:
 
 
 def _find(version: str) -> list[str]:
-    """Return a Python of this version, or nothing: uv does not look into pyenv's folder by itself."""
+    """Return a Python of this version, or nothing. uv does not search the folder of pyenv."""
     found = subprocess.run(["uv", "python", "find", version], capture_output=True, text=True, check=False)
     if found.returncode == 0:
         return [found.stdout.strip()]

@@ -66,7 +66,7 @@ class TabbedBase(Agent):
         (StudioTab("A", PAGE), "must be a tuple of StudioTab"),
         (("A",), "must be a tuple of StudioTab"),
         ((StudioTab("A", PAGE), StudioTab("A", PAGE)), "two tabs with the title 'A'"),
-        ((StudioTab("A", "nothing.html"),), r"must be a folder or an \.html file, and '.*/tests/unit/nothing\.html'"),
+        ((StudioTab("A", "nothing.html"),), r"must be a folder or an \.html file, got '.*/tests/unit/nothing\.html'"),
         ((StudioTab("A", Path(__file__)),), r"must be a folder or an \.html file"),
         ((StudioTab("A", "__pycache__/.."),), r"has no index\.html"),
         ((StudioTab("A", PAGE, methods=("helo",)),), "'A' lists the method 'helo', which does not exist"),

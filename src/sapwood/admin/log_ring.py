@@ -84,7 +84,7 @@ class LogRing(logging.Handler):
             self._size -= self._entries.popleft().size
 
     def after(self, number: int, most: int) -> list[LogEntry]:
-        """Return at most so many records, in order: those after a number."""
+        """Return up to `most` records, in order: those after a number."""
         if number >= self.last:
             return []
         self.acquire()

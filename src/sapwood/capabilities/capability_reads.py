@@ -16,7 +16,7 @@ def stored_state(database: Database) -> str | None:
 
 
 def dead_letters(database: Database, most: int) -> list[DeadLetterRow]:
-    """Return at most so many dead letters, in order."""
+    """Return up to `most` dead letters, in order."""
     if not has_table(database, "sapwood_dead_letters"):
         return []
     _, rows = database.look(

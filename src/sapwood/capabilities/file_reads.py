@@ -13,7 +13,7 @@ HOLDERS = (
 
 
 def stored_files(database: Database, before: int | None, most: int) -> list[StoredFile]:
-    """Return at most so many files, the newest first: those before a number."""
+    """Return up to `most` files, the newest first: those before a number."""
     if not has_table(database, "sapwood_files"):
         return []
     _, rows = database.look(

@@ -14,12 +14,12 @@ INCARNATIONS = 1000
 
 
 def recorded_spans(database: Database, work: str, most: int) -> list[dict[str, Any]]:
-    """Return at most so many spans of one piece of work, in order."""
+    """Return up to `most` spans of one piece of work, in order."""
     return _read(database, "work = ?1 ORDER BY number", (work,), most)
 
 
 def recorded_works(database: Database, before: int | None, most: int, *, but_of: str) -> list[dict[str, Any]]:
-    """Return at most so many turns, calls and fibers, the newest first: those before a number.
+    """Return up to `most` turns, calls and fibers, the newest first: those before a number.
 
     `but_of` is a statement that selects the works that are left out.
     """
@@ -30,7 +30,7 @@ def recorded_works(database: Database, before: int | None, most: int, *, but_of:
 
 
 def timeline(database: Database, which: Timespan, after: int, most: int) -> list[dict[str, Any]]:
-    """Return at most so many spans that overlap with a timespan, in order: those after a number."""
+    """Return up to `most` spans that overlap with a timespan, in order: those after a number."""
     sql = (
         "number > ?1 AND (?2 IS NULL OR work = ?2) AND (?3 IS NULL OR ended_at IS NULL OR ended_at >= ?3)"
         " AND (?4 IS NULL OR began_at <= ?4)"

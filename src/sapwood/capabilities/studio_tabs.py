@@ -66,7 +66,7 @@ def check_studio_tabs(cls: type, base: type) -> None:
     titles = set[str]()
     for tab in cast("Iterable[object]", given):
         if not isinstance(tab, StudioTab):
-            raise UsageError(f"{cls.__name__}.studio_tabs must be a tuple of StudioTab(…), and has {tab!r}.")
+            raise UsageError(f"{cls.__name__}.studio_tabs must be a tuple of StudioTab(…), got {tab!r} in it.")
         if tab.title in titles:
             raise UsageError(f"{cls.__name__}.studio_tabs has two tabs with the title {tab.title!r}.")
         titles.add(tab.title)
@@ -81,8 +81,8 @@ def _check_page(cls: type, tab: StudioTab) -> None:
         raise UsageError(f"{cls.__name__}.studio_tabs: the folder {str(page)!r} of {tab.title!r} has no {INDEX}.")
     if not page.is_dir() and not (page.is_file() and page.suffix == ".html"):
         raise UsageError(
-            f"{cls.__name__}.studio_tabs: the page of {tab.title!r} must be a folder or an .html file, and "
-            f"{str(page)!r} is none."
+            f"{cls.__name__}.studio_tabs: the page of {tab.title!r} must be a folder or an .html file, "
+            f"got {str(page)!r}."
         )
 
 

@@ -20,7 +20,7 @@ WHICH = {"schedule": "queue IS NULL", "queued": "queue IS NOT NULL"}
 
 
 def unfinished_work(database: Database, kind: str, after: int, most: int) -> list[UnfinishedWork]:
-    """Return at most so many calls or fibers that are not over, in order: those of one kind after a number."""
+    """Return up to `most` calls or fibers that are not over, in order: those of one kind after a number."""
     return _fibers(database, after, most) if kind == "fiber" else _calls(database, kind, after, most)
 
 

@@ -16,7 +16,7 @@ STREAMS = {
 
 
 def stored_chunks(database: Database, which: ChunkRange, after: int, most: int) -> list[StoredSegment]:
-    """Return at most so many segments of what a turn or run streamed, in order: those after a number."""
+    """Return up to `most` segments of what a turn or run streamed, in order: those after a number."""
     if (stream := _stream(database, which.work)) is None:
         return []
     sql = f"SELECT first, at, body FROM sapwood_chunks WHERE {WHICH} AND first > ?4 ORDER BY first"  # noqa: S608 - ours

@@ -15,7 +15,7 @@ BOUND = "(SELECT max(number) - ?2 FROM sapwood_turns)"
 
 
 def stored_messages(database: Database, before: int | None, most: int) -> list[StoredMessage]:
-    """Return at most so many messages, the newest first: those before a position."""
+    """Return up to `most` messages, the newest first: those before a position."""
     if not has_table(database, "sapwood_messages"):
         return []
     _, rows = database.look(

@@ -11,7 +11,7 @@ from sapwood.storage.database import Database
 
 
 def unanswered_tool_calls(database: Database, most: int) -> list[dict[str, Any]]:
-    """Return at most so many questions about tool calls: a turn waits for each."""
+    """Return up to `most` questions about tool calls: a turn waits for each."""
     if not has_table(database, "sapwood_tool_calls"):
         return []
     _, calls = database.look(

@@ -13,7 +13,7 @@ from sapwood.storage.database import Database
 
 
 def open_turns(database: Database, most: int) -> list[OpenTurn]:
-    """Return at most so many turns that are not over, in order."""
+    """Return up to `most` turns that are not over, in order."""
     if not has_table(database, "sapwood_turns"):
         return []
     _, rows = database.look(

@@ -118,14 +118,14 @@ class TreeAlarms:
         return [(Address.parse(owner), dead) for owner, dead in rows]
 
     def dead_at_or_below(self, address: Address, most: int) -> list[str]:
-        """Return at most so many agents that have dead letters, at or below an agent."""
+        """Return up to `most` agents that have dead letters, at or below an agent."""
         if not self._root.has(TREE):
             return []
         sql = f"SELECT owner FROM sapwood_alarms WHERE dead > 0 AND {OWN_AND_BELOW} ORDER BY owner LIMIT ?2"  # noqa: S608 - ours
         return [owner for (owner,) in self._root.execute(sql, str(address), most)]
 
     def owners_after(self, last: str, most: int) -> list[str]:
-        """Return at most so many agents that have due work or dead letters, in order: those after one."""
+        """Return up to `most` agents that have due work or dead letters, in order: those after one."""
         if not self._root.has(TREE):
             return []
         sql = "SELECT owner FROM sapwood_alarms WHERE owner > ? ORDER BY owner LIMIT ?"

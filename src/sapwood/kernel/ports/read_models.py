@@ -174,44 +174,44 @@ class ReadModels:
     state: Callable[[Database], str | None] = _none
     """Returns the stored state as JSON; `None` if the agent has not set one."""
     dead_letters: Callable[[Database, int], list[DeadLetterRow]] = _nothing
-    """Returns at most so many dead letters, in order."""
+    """Returns a limited number of dead letters, in order."""
     waiting_calls: Callable[[Database, float, int], int | None] = _none
     """Counts the stored calls that are due at this time or wait in a queue, up to a maximum; `None` if it has none."""
     unfinished_work: Callable[[Database, str, int, int], list[UnfinishedWork]] = _nothing
-    """Returns at most so many calls or fibers that are not over, in order: those of one kind after a number."""
+    """Returns a limited number of calls or fibers that are not over, in order: those of one kind after a number."""
     runs: Callable[[Database, str | None, int | None, int], list[ListedRun]] = _nothing
-    """Returns at most so many runs, the newest first: all, or those of one status; those before a number."""
+    """Returns a limited number of runs, the newest first: all, or those of one status; those before a number."""
     unfinished_runs: Callable[[Database, str | None, int], list[UnfinishedRun]] = _nothing
-    """Returns at most so many runs that are not over, in order: all, or those of one turn."""
+    """Returns a limited number of runs that are not over, in order: all, or those of one turn."""
     open_turns: Callable[[Database, int], list[OpenTurn]] = _nothing
-    """Returns at most so many turns that are not over, in order."""
+    """Returns a limited number of turns that are not over, in order."""
     messages: Callable[[Database, int | None, int], list[StoredMessage]] = _nothing
-    """Returns at most so many messages, the newest first: those before a position."""
+    """Returns a limited number of messages, the newest first: those before a position."""
     message_count: Callable[[Database], int] = _zero
     """Counts the messages."""
     chunks: Callable[[Database, ChunkRange, int, int], list[StoredSegment]] = _nothing
-    """Returns at most so many segments of what a turn or run streamed, in order: those after a number."""
+    """Returns a limited number of segments of what a turn or run streamed, in order: those after a number."""
     chunk_count: Callable[[Database, ChunkRange], int] = _zero
     """Counts the segments."""
     files: Callable[[Database, int | None, int], list[StoredFile]] = _nothing
-    """Returns at most so many files, the newest first: those before a number."""
+    """Returns a limited number of files, the newest first: those before a number."""
     file_totals: Callable[[Database], tuple[int, int, int]] = _no_files
     """Returns the number of files, their size, and the number of uploads that are not complete."""
     decisions: Callable[[Database, int], list[dict[str, Any]] | None] = _none
-    """Returns at most so many decisions about tool calls, in order; `None` if there was never one."""
+    """Returns a limited number of decisions about tool calls, in order; `None` if there was never one."""
     questions: Sequence[QuestionReader] = ()
     question: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Returns a stored question with all its fields, and with its digest."""
     spans: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
-    """Returns at most so many spans: those of one piece of work in order, or the latest turns, calls and fibers."""
+    """Returns a limited number of spans: those of one piece of work in order, or the latest turns, calls and fibers."""
     works: Callable[[Database, str | None, int], list[dict[str, Any]]] = _nothing
-    """Returns at most so many turns, calls, fibers and runs, the newest first: those before a cursor."""
+    """Returns a limited number of turns, calls, fibers and runs, the newest first: those before a cursor."""
     work_cursor: Callable[[Sequence[dict[str, Any]], str | None], str] = _empty
     """Returns the cursor of the works after these, which are the page after a cursor."""
     inputs: Sequence[InputReader] = ()
     """Each reads what work was given that its package knows."""
     timeline: Callable[[Database, Timespan, int | None, int], list[dict[str, Any]]] = _nothing
-    """Returns at most so many spans of a timespan by pages: those after a number. In a page, they are in order."""
+    """Returns a limited number of spans of a timespan by pages: those after a number. In a page, they are in order."""
     incarnations: Callable[[Database], list[Incarnation]] = _nothing
     """Returns the recorded incarnations, in order."""
     sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing

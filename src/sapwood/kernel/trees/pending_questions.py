@@ -59,7 +59,7 @@ class TreeQuestions(TreeIndex):
         by.hooks.questions_closed(gone)
 
     def owners_below(self, address: Address, most: int, *, itself: bool = False) -> list[str]:
-        """Return at most so many agents that wait below an agent."""
+        """Return up to `most` agents that wait below an agent."""
         if not self._root.has(QUESTIONS):
             return []
         which = OWN_AND_BELOW if itself else BELOW

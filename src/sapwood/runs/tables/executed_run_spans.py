@@ -67,7 +67,7 @@ def _run_of(span: int) -> int:
 
 
 def spans_of(database: Database, work: str | None, most: int) -> list[Span]:
-    """Return at most so many spans: those of one piece of work by their beginning, or the latest work."""
+    """Return up to `most` spans: those of one piece of work by their beginning, or the latest work."""
     if work is None:
         return works(database, None, most)
     found = _spans(database, Timespan(work), most)
@@ -76,7 +76,7 @@ def spans_of(database: Database, work: str | None, most: int) -> list[Span]:
 
 
 def works(database: Database, before: str | None, most: int) -> list[Span]:
-    """Return at most so many turns, calls, fibers and runs, the newest first: those before a cursor."""
+    """Return up to `most` turns, calls, fibers and runs, the newest first: those before a cursor."""
     number, run = (None, None) if before is None else _numbers_in(before)
     runs = _runs(database, Timespan(), most, before=run)
     known = recorded_incarnations(database) if runs else []
@@ -97,7 +97,7 @@ def work_cursor(rows: Sequence[Span], before: str | None) -> str:
 
 
 def spans_after(database: Database, which: Timespan, after: int | None, most: int) -> list[Span]:
-    """Return at most so many spans of a timespan by their beginning: those after a number, each page after the last."""
+    """Return up to `most` spans of a timespan by their beginning: those after a number, each page after the last."""
     found = _spans(database, which, most, after=after) if after is None or after < 0 else []
     if len(found) < most:
         rows = timeline(database, which, max(after or 0, 0), most - len(found))
@@ -119,7 +119,7 @@ def _has_journals(database: Database) -> bool:
 
 
 def _runs(database: Database, which: Timespan, most: int, *, since: int = 0, before: int | None = None) -> list[Any]:
-    """Return at most so many runs of a timespan: those since a number in order, or the newest before one."""
+    """Return up to `most` runs of a timespan: those since a number in order, or the newest before one."""
     if not _has_journals(database) or (which.work is not None and not which.work.startswith(RUN)):
         return []
     _, rows = database.look(
@@ -135,7 +135,7 @@ def _runs(database: Database, which: Timespan, most: int, *, since: int = 0, bef
 
 
 def _spans(database: Database, which: Timespan, most: int, *, after: int | None = None) -> list[Span]:
-    """Return at most so many spans of the runs of a timespan, in order: those after a number."""
+    """Return up to `most` spans of the runs of a timespan, in order: those after a number."""
     found: list[Span] = []
     known = recorded_incarnations(database) if _has_journals(database) else []
     since = 1 if after is None else max(1, _run_of(after))

@@ -16,7 +16,7 @@ from sapwood.storage.database import Database
 
 
 def listed_runs(database: Database, status: str | None, before: int | None, most: int) -> list[ListedRun]:
-    """Return at most so many runs, the newest first: all, or those of one status; those before a number."""
+    """Return up to `most` runs, the newest first: all, or those of one status; those before a number."""
     if not has_table(database, "sapwood_runs"):
         return []
     _, rows = database.look(
@@ -29,7 +29,7 @@ def listed_runs(database: Database, status: str | None, before: int | None, most
 
 
 def unfinished_runs(database: Database, turn: str | None, most: int) -> list[UnfinishedRun]:
-    """Return at most so many runs that are not over, in order: all, or those of one turn."""
+    """Return up to `most` runs that are not over, in order: all, or those of one turn."""
     if not has_table(database, "sapwood_runs"):
         return []
     _, rows = database.look(
@@ -60,7 +60,7 @@ def run_inputs(database: Database, works: Sequence[str]) -> dict[str, Any]:
 
 
 def open_questions(database: Database, most: int) -> list[dict[str, Any]]:
-    """Return at most so many open questions that code asks."""
+    """Return up to `most` open questions that code asks."""
     if not has_table(database, "sapwood_own_questions"):
         return []
     sql = "SELECT body FROM sapwood_own_questions WHERE answer IS NULL ORDER BY number"
@@ -76,7 +76,7 @@ def whole_question(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored_decisions(database: Database, most: int) -> list[dict[str, Any]] | None:
-    """Return at most so many decisions about tool calls, in order; `None` if there was never one."""
+    """Return up to `most` decisions about tool calls, in order; `None` if there was never one."""
     if not has_table(database, "sapwood_decisions"):
         return None
     columns, rows = database.look("SELECT * FROM sapwood_decisions ORDER BY number", (), most)
