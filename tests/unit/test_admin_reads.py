@@ -288,6 +288,10 @@ class AdminDigger(Agent):
             await self._actor.of(RunExecutor).start(f"r{number}", str(number).encode())
             await self._actor.of(RunExecutor).result(f"r{number}")
 
+    async def turn_the_clock(self) -> None:
+        """Have records whose times are in another order than their numbers."""
+        self._actor.database.execute("UPDATE sapwood_spans SET began_at = 1e9 - number")
+
 
 class AdminPebble(Agent):
     async def on_run(self, input: str) -> str:
@@ -333,6 +337,10 @@ async def test_runs_of_plain_agents_are_listed_and_told_by_pages_between_other_w
             assert sorted(found) == sorted(span["number"] for span in spans if span["number"] > after)
         with pytest.raises(InvalidArguments):
             await ask(world, "works", address=digger, after="x.1")
+
+        await (await world.get_agent(AdminDigger, "d")).turn_the_clock()
+        each = [row["number"] for page in await pages(world, "works", address=digger, limit=1) for row in page]
+        assert sorted(each) == sorted(row["number"] for row in whole)
 
 
 async def test_what_a_model_was_sent_is_read_by_turn_and_step() -> None:

@@ -8,7 +8,9 @@ as other runs, is part of the run too.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -82,7 +84,8 @@ def works(database: Database, before: str | None, most: int) -> list[Span]:
     known = recorded_incarnations(database) if runs else []
     executed = [next(_spans_of(database, one, known)) for one in runs]
     recorded = recorded_works(database, number, most, but_of=WORKS if _has_journals(database) else "")
-    return sorted([*executed, *recorded], key=_order, reverse=True)[:most]
+    # Merged and not sorted: a cursor is made of numbers, and times may be in another order if the clock was set.
+    return list(islice(heapq.merge(executed, recorded, key=_order, reverse=True), most))
 
 
 def work_cursor(rows: Sequence[Span], before: str | None) -> str:
