@@ -3,7 +3,8 @@
 import { ActButton } from "./Act";
 import { usePages, useRefresh } from "./hooks";
 import { Brief } from "./Json";
-import { AgentName, type Column, ErrorNote, Gaps, Loading, MoreButton, Nothing, Shown, StatusBadge, Table, Time } from "./parts";
+import { PagedTable } from "./PagedTable";
+import { AgentName, type Column, Gaps, Nothing, Shown, StatusBadge, Time } from "./parts";
 import type { AgendaRow } from "./types";
 
 const LIMIT = 100;
@@ -36,13 +37,11 @@ export function Agenda({ address }: { address?: string }) {
       </span>
     ) },
   ];
-  if (pages.isLoading && !pages.first) return <Loading what="Loading what is due" />;
   return (
     <>
-      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <Table label="Scheduled and queued work" columns={columns} rows={pages.rows} id={(row) => `${row.address} ${row.id}`} />}
-      {pages.first && !pages.rows.length && <Nothing title="No call is scheduled or queued">Scheduled calls, queued calls and unfinished fibers appear here. Turns and runs that are unfinished are in the timelines of their agents.</Nothing>}
-      <MoreButton {...pages} />
+      <PagedTable label="Scheduled and queued work" pages={pages} columns={columns} id={(row) => `${row.address} ${row.id}`} loading="Loading what is due">
+        <Nothing title="No call is scheduled or queued">Scheduled calls, queued calls and unfinished fibers appear here. Turns and runs that are unfinished are in the timelines of their agents.</Nothing>
+      </PagedTable>
       <Gaps unanswered={pages.first?.unanswered} unread={pages.first?.unread} />
     </>
   );

@@ -3,7 +3,8 @@
 import type { TabProps } from "./Agent";
 import { bytes, count, plural } from "./format";
 import { usePages, useRefresh } from "./hooks";
-import { type Column, ErrorNote, Loading, MoreButton, Nothing, Shown, Table, Time } from "./parts";
+import { PagedTable } from "./PagedTable";
+import { type Column, Nothing, Shown, Time } from "./parts";
 import type { ConnectionRow, Content } from "./types";
 
 const LIMIT = 100;
@@ -33,14 +34,10 @@ const COLUMNS: Column<ConnectionRow>[] = [
 export default function Connections({ address }: TabProps) {
   const pages = usePages<ConnectionRow>("connections", { address }, LIMIT);
   useRefresh(pages, LIMIT, EVERY);
-  if (!pages.first) return pages.error ? <ErrorNote error={pages.error} onRetry={pages.reload} /> : <Loading what="Loading the connections" />;
+  const about = <p className="muted" role="status">{plural(pages.total ?? 0, "connection")}</p>;
   return (
-    <>
-      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <p className="muted" role="status">{plural(pages.total ?? 0, "connection")}</p>}
-      {pages.rows.length > 0 && <Table label="Connections" columns={COLUMNS} rows={pages.rows} id={(row) => `${row.protocol} ${row.number}`} />}
-      {!pages.rows.length && <Nothing title="No client is connected">WebSockets and event streams that clients hold open appear here. Clients of a sub-agent are shown with the sub-agent.</Nothing>}
-      <MoreButton {...pages} />
-    </>
+    <PagedTable label="Connections" pages={pages} columns={COLUMNS} id={(row) => `${row.protocol} ${row.number}`} loading="Loading the connections" about={about}>
+      <Nothing title="No client is connected">WebSockets and event streams that clients hold open appear here. Clients of a sub-agent are shown with the sub-agent.</Nothing>
+    </PagedTable>
   );
 }

@@ -3,7 +3,8 @@
 import type { TabProps } from "./Agent";
 import { bytes, plural } from "./format";
 import { usePages, useRefresh } from "./hooks";
-import { type Column, CopyButton, ErrorNote, Loading, MoreButton, Nothing, Shown, Table, Time } from "./parts";
+import { PagedTable } from "./PagedTable";
+import { type Column, CopyButton, Nothing, Shown, Time } from "./parts";
 import type { FileRow, Page } from "./types";
 
 const LIMIT = 100;
@@ -23,14 +24,11 @@ export default function Files({ address }: TabProps) {
   const pages = usePages<FileRow>("files", { address }, LIMIT);
   useRefresh(pages, LIMIT, EVERY);
   const totals = pages.first as (Page<FileRow> & { bytes: number; uploads: number }) | null;
-  if (!totals) return pages.error ? <ErrorNote error={pages.error} onRetry={pages.reload} /> : <Loading what="Loading the files" />;
+  const uploads = totals?.uploads ? `${plural(totals.uploads, "upload")} not complete` : "";
+  const about = totals && <p className="muted" role="status">{plural(totals.total ?? 0, "file")}, {bytes(totals.bytes)}{uploads && `, ${uploads}`}</p>;
   return (
-    <>
-      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <p className="muted" role="status">{plural(totals.total ?? 0, "file")}, {bytes(totals.bytes)}{totals.uploads > 0 && `, ${plural(totals.uploads, "upload")} not complete`}</p>}
-      {pages.rows.length > 0 && <Table label="Files" columns={COLUMNS} rows={pages.rows} id={(row) => row.digest} />}
-      {!pages.rows.length && <Nothing title={totals.uploads ? `${plural(totals.uploads, "upload")} not complete` : "There are no files"}>Files that the agent stores with <code>self.files</code>, and those that clients upload, appear here.</Nothing>}
-      <MoreButton {...pages} />
-    </>
+    <PagedTable label="Files" pages={pages} columns={COLUMNS} id={(row) => row.digest} loading="Loading the files" about={about}>
+      <Nothing title={uploads || "There are no files"}>Files that the agent stores with <code>self.files</code>, and those that clients upload, appear here.</Nothing>
+    </PagedTable>
   );
 }

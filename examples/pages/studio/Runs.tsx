@@ -4,7 +4,8 @@ import { ActButton } from "./Act";
 import type { TabProps } from "./Agent";
 import { bytes, duration } from "./format";
 import { useNow, usePages, useRefresh } from "./hooks";
-import { AgentName, type Column, ErrorNote, Field, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
+import { PagedTable } from "./PagedTable";
+import { AgentName, type Column, Field, Nothing, StatusBadge, Time } from "./parts";
 import { childOf } from "./children";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import type { RunRow } from "./types";
@@ -33,10 +34,9 @@ export default function Runs({ address }: TabProps) {
       <div className="row">
         <Field label="Status" unseen>{(id) => <select id={id} value={status ?? ""} onChange={(event) => replaceQuery(["a", address, "runs"], { status: event.target.value })}><option value="">Any status</option>{STATUSES.map((one) => <option key={one}>{one}</option>)}</select>}</Field>
       </div>
-      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <Table label="Runs" columns={columns} rows={pages.rows} id={(row) => row.id} />}
-      {!pages.rows.length && !pages.error && (pages.isLoading ? <Loading what="Loading the runs" /> : <Nothing title={status ? `No run is ${status}` : "This agent has started no runs"}>Runs are work that an agent gives to its sub-agents. <a href={agentLink(address, "timeline")}>What it did itself</a> is in its timeline.</Nothing>)}
-      <MoreButton {...pages} />
+      <PagedTable label="Runs" pages={pages} columns={columns} id={(row) => row.id} loading="Loading the runs">
+        <Nothing title={status ? `No run is ${status}` : "This agent has started no runs"}>Runs are work that an agent gives to its sub-agents. <a href={agentLink(address, "timeline")}>What it did itself</a> is in its timeline.</Nothing>
+      </PagedTable>
     </>
   );
 }

@@ -3,7 +3,8 @@
 import type { TabProps } from "./Agent";
 import { duration } from "./format";
 import { useNow, usePages, useRefresh } from "./hooks";
-import { type Column, ErrorNote, Loading, MoreButton, Nothing, StatusBadge, Table, Time } from "./parts";
+import { PagedTable } from "./PagedTable";
+import { type Column, Nothing, StatusBadge, Time } from "./parts";
 import { link } from "./route";
 import { isOver, kindOf, nameOfWork } from "./spans";
 import type { Work } from "./types";
@@ -22,11 +23,8 @@ export default function Works({ address }: TabProps) {
     { key: "took", label: "Took", align: "end", cell: (row) => (row.ended_at === null && isOver(row) ? "–" : duration((row.ended_at ?? now) - row.began_at)) },
   ];
   return (
-    <>
-      {pages.error && <ErrorNote error={pages.error} onRetry={pages.reload} />}
-      {pages.rows.length > 0 && <Table label="Work" columns={columns} rows={pages.rows} id={(row) => String(row.number)} />}
-      {!pages.rows.length && !pages.error && (pages.isLoading ? <Loading what="Loading the records" /> : <Nothing title="There are no records">The agent has done nothing yet, its records are older than its class keeps them, or its class has <code>record_retention = None</code>.</Nothing>)}
-      <MoreButton {...pages} />
-    </>
+    <PagedTable label="Work" pages={pages} columns={columns} id={(row) => String(row.number)} loading="Loading the records">
+      <Nothing title="There are no records">The agent has done nothing yet, its records are older than its class keeps them, or its class has <code>record_retention = None</code>.</Nothing>
+    </PagedTable>
   );
 }
