@@ -8,7 +8,7 @@ import { useAnswer } from "./hooks";
 import { JsonBox } from "./Json";
 import { AgentName, CopyButton, ErrorNote, Loading, Nothing, StatusBadge } from "./parts";
 import { agentLink } from "./route";
-import { childOf } from "./children";
+import { childOfRun } from "./children";
 import { Scrub } from "./Scrub";
 import { useSession } from "./session";
 import { type SpanRow, titleOf } from "./spans";
@@ -39,7 +39,7 @@ export function SpanDetail({ row, start, onClose }: { row: SpanRow; start: numbe
       <div className="drawer-scroll" tabIndex={0} role="group" aria-label="Details">
         <dl className="details">{about.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
         {Object.keys(facts).length > 0 && <section aria-labelledby="facts"><h2 id="facts">Recorded</h2><JsonBox label="Facts" value={facts as Json} open={3} /></section>}
-        {span.kind === "run" && <p><a href={agentLink(childOf(address, `${span.name}:${span.facts.child}`))}>Open the sub-agent</a></p>}
+        {span.kind === "run" && <p><a href={agentLink(childOfRun(address, span))}>Open the sub-agent</a></p>}
         {scrub && <Scrub {...scrub} />}
         {span.kind === "step" && <Asked address={address} turn={span.work} step={span.step ?? 0} attempt={span.attempt} />}
       </div>
@@ -52,7 +52,7 @@ const FLUSH = 0.02;
 
 /** Where the chunks of a turn, a step or a run are. */
 function scrubOf({ span, address, end }: SpanRow) {
-  if (span.kind === "run") return { address: childOf(address, `${span.name}:${span.facts.child}`), work: `run ${span.facts.key}`, start: span.began_at };
+  if (span.kind === "run") return { address: childOfRun(address, span), work: `run ${span.facts.key}`, start: span.began_at };
   if (span.kind === "turn") return { address, work: span.work, start: span.began_at };
   return span.kind === "step" && span.step ? { address, work: span.work, from: span.began_at, to: end === null ? null : end + FLUSH, start: span.began_at } : null;
 }

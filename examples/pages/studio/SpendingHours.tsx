@@ -17,7 +17,7 @@ const TIMES: Record<string, { label: string; hours: number; bar: number }> = {
   month: { label: "Last 30 days", hours: 30 * 24, bar: 24 },
   quarter: { label: "Last 92 days", hours: 92 * 24, bar: 48 },
 };
-const BY: Record<string, string> = { model: "By model", class: "By class", user: "By user" };
+const GROUPS: Record<string, string> = { model: "Model", class: "Class", user: "User" };
 
 type HourRow = Spent & { hour: number };
 type GroupRow = Spent & { model?: string; class?: string; user?: Content<string> | null };
@@ -25,7 +25,7 @@ type GroupRow = Spent & { model?: string; class?: string; user?: Content<string>
 /** The choice of a time, kept in the URL; without one, everything since the agents were made is counted. */
 export function TimeChoice({ isRoot }: { isRoot: boolean }) {
   const { path, query } = useRoute();
-  const [time, by] = [query.get("time") ?? "", query.get("by") ?? "model"];
+  const [time, by] = [query.get("time") ?? "", groupIn(query)];
   if (!isRoot) return null;
   return (
     <div className="row">
@@ -37,7 +37,7 @@ export function TimeChoice({ isRoot }: { isRoot: boolean }) {
       )}</Field>
       {time && <Field label="Group" unseen>{(id) => (
         <select id={id} value={by} onChange={(event) => replaceQuery(path, { time, by: event.target.value })}>
-          {Object.entries(BY).map(([name, label]) => <option key={name} value={name}>{label}</option>)}
+          {Object.keys(GROUPS).map((name) => <option key={name} value={name}>{`By ${name}`}</option>)}
         </select>
       )}</Field>}
     </div>
@@ -47,10 +47,12 @@ export function TimeChoice({ isRoot }: { isRoot: boolean }) {
 /** The time that is chosen, if it is one. */
 export const timeIn = (query: URLSearchParams) => TIMES[query.get("time") ?? ""];
 
+const groupIn = (query: URLSearchParams) => Object.keys(GROUPS).find((name) => name === query.get("by")) ?? "model";
+
 export default function SpendingHours({ address }: { address?: string }) {
   const { query } = useRoute();
   const { hours, bar, label } = timeIn(query)!;
-  const by = query.get("by")! in BY ? query.get("by")! : "model";
+  const by = groupIn(query);
   const next = Math.floor(useNow(30_000) / HOUR + 1) * HOUR;
   const span = { address, from: next - hours * HOUR, to: next - 1 };
   const { data, error, reload } = useAnswer<SpendingResult>("spending", { ...span, by: ["hour"], limit: 50 }, EVERY);
@@ -60,13 +62,13 @@ export default function SpendingHours({ address }: { address?: string }) {
   if (!rows.length) return <Nothing title="No model was used in this time">Requests to models are counted in the hour in which they ended.</Nothing>;
   const found = [...((groups.data?.rows ?? []) as unknown as GroupRow[])].sort((a, b) => b.nanodollars - a.nanodollars || weightOf(b) - weightOf(a));
   const all = found.reduce((one, row) => one + weightOf(row), 0);
-  const columns: Column<GroupRow>[] = [{ key: "group", label: BY[by].slice(3, 4).toUpperCase() + BY[by].slice(4), grow: true, cell: (row) => <strong>{nameOf(row, by)}</strong> }, ...numbers<GroupRow>(all)];
+  const columns: Column<GroupRow>[] = [{ key: "group", label: GROUPS[by], grow: true, cell: (row) => <strong>{nameOf(row, by)}</strong> }, ...numbers<GroupRow>(all)];
   return (
     <>
       {(error ?? groups.error) && <ErrorNote error={(error ?? groups.error)!} />}
       <Figures total={totalOf(rows)} />
       <Bars rows={rows} from={span.from} to={next} hours={bar} label={label} />
-      {found.length > 0 && <section aria-labelledby="by-group"><h2 id="by-group">{BY[by]}</h2><Table label={BY[by]} columns={columns} rows={found.slice(0, SHOWN)} id={(row) => JSON.stringify([row.model, row.class, row.user])} /></section>}
+      {found.length > 0 && <section aria-labelledby="by-group"><h2 id="by-group">By {by}</h2><Table label={`By ${by}`} columns={columns} rows={found.slice(0, SHOWN)} id={(row) => JSON.stringify([row.model, row.class, row.user])} /></section>}
       {(found.length > SHOWN || groups.data?.more) && <p className="note">The {SHOWN} most expensive of {count(found.length)}{groups.data?.more ? "+" : ""} are shown.</p>}
       {!address && <Trees data={data} />}
       <Gaps unanswered={data.unanswered} unread={data.unread} />

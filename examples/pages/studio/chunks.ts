@@ -27,9 +27,10 @@ export function grown(parts: Part[], chunks: Chunk[]): Part[] {
     const id = String(chunk.id ?? chunk.toolCallId ?? "");
     const part = (kind: Part["kind"], more: Partial<Part> = {}) => next.push({ kind, id, text: "", name: String(chunk.toolName ?? chunk.type), isOver: false, ...more });
     const [kind, step] = [chunk.type.slice(0, chunk.type.lastIndexOf("-")), chunk.type.slice(chunk.type.lastIndexOf("-") + 1)];
-    if ((kind === "text" || kind === "reasoning") && step === "start") part(kind);
-    else if ((kind === "text" || kind === "reasoning") && step === "delta") change(id, ({ text }) => ({ text: text + String(chunk.delta ?? "") }));
-    else if ((kind === "text" || kind === "reasoning") && step === "end") change(id, () => ({ isOver: true }));
+    const isText = kind === "text" || kind === "reasoning";
+    if (isText && step === "start") part(kind);
+    else if (isText && step === "delta") change(id, ({ text }) => ({ text: text + String(chunk.delta ?? "") }));
+    else if (isText && step === "end") change(id, () => ({ isOver: true }));
     else if (chunk.type === "tool-input-start") part("tool");
     else if (chunk.type === "tool-input-delta") change(id, ({ text }) => ({ text: text + String(chunk.inputTextDelta ?? "") }));
     else if (chunk.type === "tool-input-available") {

@@ -373,18 +373,18 @@ class Spans:
         if not self._is_noted:
             self._database.on_undo(lambda: setattr(self, "_is_noted", False))
             self._database.ensure(SPANS)
-            self._note(self._actor.host.clock.now(), before=since)
+            self._note(self._actor.host.clock.now(), since)
         return self._incarnation
 
-    def _note(self, began_at: float, before: float | None = None) -> None:
+    def _note(self, began_at: float, since: float | None = None) -> None:
         self._is_noted = True
-        taken = self._actor.host.crashed_before(self._actor.address.root)
+        crashed_at = self._actor.host.crashed_before(self._actor.address.root)
         # The agent may have slept since, and have begun again in the same process.
         sql = (
             "INSERT INTO sapwood_incarnations (number, began_at, version, crashed_at) VALUES (?1, ?2, ?3,"
             " (SELECT ?4 WHERE ?4 > (SELECT ifnull(max(began_at), ?5) FROM sapwood_incarnations)))"
         )
-        self._database.execute(sql, self._incarnation, began_at, _version(), taken, before)
+        self._database.execute(sql, self._incarnation, began_at, _version(), crashed_at, since)
 
     def _unwritten(self, changed: dict[int, SpanRow], *, was_noted: bool) -> None:
         """What was written is undone: write it with the next commit."""

@@ -1,1 +1,1 @@
-function e(e,n){let r=n.indexOf(`:`);return`${e}/${n.slice(0,r)}:${t(n.slice(r+1))}`}var t=e=>encodeURIComponent(e).replace(/[!'()*]/g,e=>`%${e.charCodeAt(0).toString(16).toUpperCase()}`);export{e as t};
+function e(e,t){let r=t.indexOf(`:`);return`${e}/${t.slice(0,r)}:${n(t.slice(r+1))}`}var t=(t,{name:n,facts:r})=>e(t,`${n}:${r.child}`),n=e=>encodeURIComponent(e).replace(/[!'()*]/g,e=>`%${e.charCodeAt(0).toString(16).toUpperCase()}`);export{t as n,e as t};
