@@ -313,7 +313,7 @@ async def idle() -> None:
             asking.cancel()
         what = f"an idle studio for {seconds:g} s"
         note = f"the server alone takes {alone:.2f} %"
-        below(f"CPU of the server for {what}, of a core", used - alone, 1, unit="%", n=1, note=note)
+        below(f"CPU of the server with {what}, of a core", used, 1, unit="%", n=1, note=note)
         below(f"memory that the server of {what} takes", grown / 2**20, 5, unit="MB", n=1)
 
 

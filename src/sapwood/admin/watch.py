@@ -7,6 +7,7 @@ screens and not on the number of agents.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ MOST = 300
 EVERY = 0.5
 """Seconds between two comparisons."""
 AT_ONCE = 10
-"""Agents that are looked at before other tasks have a turn."""
+"""Agents that are read before other tasks have a turn."""
 MOST_COUNTED = 1000
 """Agents with questions or dead letters that are counted at most below one agent."""
 GONE = "gone"
@@ -45,6 +46,34 @@ class Link(NamedTuple):
     """The file of the child."""
 
 
+class WatchedRoot:
+    """What is read once for all agents of a tree that are compared together."""
+
+    def __init__(self, node: Node, root: Address) -> None:
+        self._node = node
+        self._root = root
+        self.tree = node.trees.get(root)
+        self.sockets = node.sockets.in_tree(root)
+        held = node.loader.held_back(root)
+        self.held = None if held is None else str(held)
+        """Why the tree may not run."""
+
+    @functools.cached_property
+    def is_there(self) -> bool:
+        """Whether the tree exists, if it is asleep."""
+        folder = tree_folder(self._node.folder, self._root)
+        return self._node.keeper is not None or (folder.exists() and not (folder / DESTROYED).exists())
+
+
+class Facts(NamedTuple):
+    """What memory knows of an agent."""
+
+    status: str
+    calls: int
+    sockets: int
+    held: str | None
+
+
 class WatchedAgent:
     """One agent on a screen."""
 
@@ -52,8 +81,10 @@ class WatchedAgent:
         self._rows = rows
         self._node = rows.node
         self.address = address
-        self._root, self._is_root, self._text = address.root, address.parent is None, str(address)
+        self.root, self._is_root, self._text = address.root, address.parent is None, str(address)
         self._told: dict[str, Any] | None = None
+        self._facts: Facts | None = None
+        """What the row was made of, beside the databases."""
         self._tree: Tree | None = None
         """The tree that the databases belong to; `None` if none was read yet."""
         self._own: Database | None = None
@@ -64,39 +95,52 @@ class WatchedAgent:
         self._stamps: list[object | None] = [None]
         """Of the databases that the row was read from."""
 
-    async def change(self) -> dict[str, Any] | None:
+    def is_as_told(self, root: WatchedRoot) -> bool:
+        """Return whether the row must be what it was. This reads nothing."""
+        if self._told is None or not self._exists or self._facts != self._facts_of(root):
+            return False
+        if root.tree is None:
+            return self._tree is not None and root.is_there
+        return root.tree is self._tree and root.tree.destroyed is None and self._is_unchanged(root.tree)
+
+    def _facts_of(self, root: WatchedRoot) -> Facts:
+        status, calls = doing(root.tree, self.address)
+        return Facts(status, calls, len(root.sockets.get(self.address, ())), root.held)
+
+    async def change(self, root: WatchedRoot) -> dict[str, Any] | None:
         """Return the row of the agent if it has changed."""
-        row = await self._row()
+        row = await self._row(root)
         if row == self._told:
             return None
         self._told = row
         return row
 
-    async def _row(self) -> dict[str, Any]:
+    async def _row(self, root: WatchedRoot) -> dict[str, Any]:
         error: str | None = None
         try:
-            await self._look()
+            await self._look(root)
         except SapwoodError as failed:  # damaged: the other agents are shown
             error = str(failed)
-        status, calls = doing(self._node.trees.get(self._root), self.address)
-        if (held := self._node.loader.held_back(self._root)) is not None:
-            status, error = "quarantined", str(held)
+        status, calls, sockets, held = facts = self._facts_of(root)
+        self._facts = facts if error is None else None
+        if held is not None:
+            status, error = "quarantined", held
         asks, dead = self._counts
         return {
             "address": self._text,
             "status": status if self._exists else GONE,
             "calls": calls,
-            "sockets": self._node.sockets.number_of(self.address),
+            "sockets": sockets,
             "children": self._children if self._exists else None,
             "asks": asks,
             "dead": dead,
             "last_error": self._rows.content.text("error", error),
         }
 
-    async def _look(self) -> None:
-        tree = self._node.trees.get(self._root)
+    async def _look(self, root: WatchedRoot) -> None:
+        tree = root.tree
         if tree is None and (self._tree is not None or self._node.keeper is not None):
-            self._exists = self._exists and self._is_root_there()  # asleep: nothing else can have changed
+            self._exists = self._exists and root.is_there  # asleep: nothing else can have changed
             return
         if tree is not None and tree is self._tree and tree.destroyed is None and self._is_unchanged(tree):
             return
@@ -116,10 +160,6 @@ class WatchedAgent:
         own = self._own.stamp or "closed"  # so it cannot have changed
         return [own, tree.root.stamp, *(link.parent.stamp for link in self._links)]
 
-    def _is_root_there(self) -> bool:
-        folder = tree_folder(self._node.folder, self._root)
-        return self._node.keeper is not None or (folder.exists() and not (folder / DESTROYED).exists())
-
     def _is_where_it_was(self) -> bool:
         """Return whether every agent on the way still has the same file. One that sleeps deletes no child."""
         return self._exists and all(
@@ -129,7 +169,7 @@ class WatchedAgent:
     async def _find(self) -> None:
         """Find the databases of the agent and of those above it."""
         self._own, self._links, self._children, self._counts = None, [], None, (None, 0)
-        lookup, here = self._rows.lookup, self._root
+        lookup, here = self._rows.lookup, self.root
         try:
             tree, _, stem = await lookup.find(self.address)
             above = ROOT_STEM
@@ -165,23 +205,31 @@ async def _watch(call: AdminCall, params: SeveralAgents) -> AsyncIterator[Event]
         raise InvalidArguments(f"`addresses` must name 1 to {MOST} agents, got {len(params.addresses)}.")
     rows = AgentRows(call.node, call.content)
     watched = [WatchedAgent(rows, Address.parse(text)) for text in params.addresses]
-    roots = {one.address.root for one in watched}
-    yield "rows", {"rows": await _changes(watched)}
+    roots = {one.root for one in watched}
+    yield "rows", {"rows": await _changes(call.node, watched)}
     while True:
         await asyncio.sleep(EVERY)
         if not all(map(call.node.owns, roots)):
             raise Unavailable("Some of the agents have moved to another node. Open the stream again.")
-        if changed := await _changes(watched):
+        if changed := await _changes(call.node, watched):
             yield "rows", {"rows": changed}
 
 
-async def _changes(watched: Sequence[WatchedAgent]) -> list[dict[str, Any]]:
+async def _changes(node: Node, watched: Sequence[WatchedAgent]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for count, one in enumerate(watched, 1):
-        if (row := await one.change()) is not None:
+    roots: dict[Address, WatchedRoot] = {}
+    looks = 0
+    for one in watched:
+        if (root := roots.get(one.root)) is None:
+            root = roots[one.root] = WatchedRoot(node, one.root)
+        if one.is_as_told(root):
+            continue
+        if (row := await one.change(root)) is not None:
             found.append(row)
-        if count % AT_ONCE == 0:
+        looks += 1
+        if looks % AT_ONCE == 0:
             await asyncio.sleep(0)
+            roots.clear()
     return found
 
 

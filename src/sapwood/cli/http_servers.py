@@ -11,6 +11,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, MutableMapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -31,6 +32,8 @@ from sapwood.web.server import WebSockets, drain
 
 log = logging.getLogger("sapwood.server")
 
+TICK = 1.0
+"""Seconds between two dates in the headers of responses, and between two looks at whether the node still works."""
 LAST_ANSWERS = 3.0
 """Seconds that clients' sockets have to close: first their calls finish, then the clients confirm the close."""
 
@@ -38,7 +41,7 @@ LAST_ANSWERS = 3.0
 class Together:
     """Starts and stops one worker together with the others: while one has clients, all keep serving."""
 
-    def __init__(self, app: ASGI, line: Connection, server: Callable[[], uvicorn.Server | None], grace: float) -> None:
+    def __init__(self, app: ASGI, line: Connection, server: Callable[[], EventServer | None], grace: float) -> None:
         self._app = app
         self._connection = line
         self._server = server
@@ -69,10 +72,35 @@ class Together:
     def _end(self) -> None:
         if (server := self._server()) is not None and not server.should_exit:
             log.error("supervisor exited, worker shuts down")
-            server.should_exit = True
+            server.end()
 
 
-class QuietServer(uvicorn.Server):
+class EventServer(uvicorn.Server):
+    """A server that wakes an idle process once a second, and ends at once when it has to. uvicorn's polls for that."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._wake: Callable[[], object] = lambda: None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._wake()
+
+    def end(self) -> None:
+        """Shut down, as after a signal."""
+        self.should_exit = True
+        self._wake()
+
+    async def main_loop(self) -> None:
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(ending.set)  # a signal interrupts the loop anywhere
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK):
+                    await ending.wait()
+
+
+class QuietServer(EventServer):
     """The server of one worker. The supervisor prints its URL."""
 
     def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
@@ -107,7 +135,7 @@ async def _drain(server: uvicorn.Server, app: App) -> None:
             await app.node.cluster.leave(max(1.0, began + grace - time.monotonic()))
 
 
-class Server(uvicorn.Server):
+class Server(EventServer):
     """A server that writes its URL to the log and to the data folder."""
 
     def __init__(

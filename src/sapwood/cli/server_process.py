@@ -26,7 +26,7 @@ from sapwood.app import App, check_agents
 from sapwood.cli.app_loader import LoadedApp, load
 from sapwood.cli.file_watch import FileWatch
 from sapwood.cli.host_check import HostCheck
-from sapwood.cli.http_servers import QuietServer, Server, Together
+from sapwood.cli.http_servers import EventServer, QuietServer, Server, Together
 from sapwood.cli.operator_file import FILE, write_operator_file
 from sapwood.cli.serve_options import ServeOptions, is_loopback, listen, url_of
 from sapwood.cli.server_log import errors_in_log, exit_with, log_server
@@ -215,7 +215,7 @@ def _serve(
         door = StudioDoor(door, app.settings.allowed_hosts, lambda: app.node, checks_host=not options.insecure)
     if is_loopback(options.host) and not options.insecure and (options.dev or app.authenticate is None):
         door = HostCheck(door, app.settings.allowed_hosts)
-    server: uvicorn.Server | None = None
+    server: EventServer | None = None
     if seat is not None:
         door = Together(door, seat.line, lambda: server, options.grace)
     try:

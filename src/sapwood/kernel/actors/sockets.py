@@ -293,6 +293,10 @@ class Sockets:
     def number_of(self, address: Address) -> int:
         return len(self._trees.get(address.root, {}).get(address, ()))
 
+    def in_tree(self, root: Address) -> Mapping[Address, Collection[Socket]]:
+        """Return the sockets of each agent of a tree that has some."""
+        return self._trees.get(root, {})
+
     def age(self, socket: Socket) -> float:
         """Return for how many seconds a socket has been connected to this node."""
         return self._now() - socket.added_at

@@ -2,7 +2,9 @@
 
 A thread looks at the loop every few milliseconds. As long as the loop's own heartbeat
 continues, nothing is wrong and nothing is written down: agents pay nothing for being
-watched. When the heart stands still, the task that runs is the one to name.
+watched. When the heart stands still, the task that runs is the one to name. While the
+thread sees no task run, it looks less often and the heart beats more slowly, because
+each of these wakes an idle process.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ from sapwood.storage.files import make_private_folder, open_private
 
 log = logging.getLogger(__name__)
 BEAT = 0.02
+"""Seconds between two looks, and between two beats, while a task runs."""
+REST = 0.4
+"""Seconds between two of them otherwise, as a share of `slow_after`: two beats fit into a slow slice."""
+LONGEST_REST = 0.5
 ONE_WARNING_PER = 60.0
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 EXIT_CODE = 70
@@ -108,6 +114,9 @@ class Watchdog:
         self._time: ThreadTime = thread_time or KernelTime()
         self._clock = clock or SystemClock()
         self._beats = 0
+        self._rest = max(BEAT, min(REST * settings.slow_after, LONGEST_REST))
+        self._pause = BEAT
+        """Seconds until the next look, and from one beat to the next."""
         self._last_beat = self._time.wall(), self._time.computed()
         """When the heart beat last, and how long the loop's thread had computed then."""
         # A bare lock, held until `stop`: between waking up and looking there must be as little code as can be.
@@ -122,7 +131,7 @@ class Watchdog:
     def _beat(self) -> None:
         self._beats += 1
         self._last_beat = self._time.wall(), self._time.computed()
-        self._timer = call_in_real_time(self._loop, BEAT, self._beat)
+        self._timer = call_in_real_time(self._loop, self._pause, self._beat)
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -144,8 +153,9 @@ class Watchdog:
     def _watch(self) -> None:
         timer = SliceTimer(self._time, beat=BEAT, slow=self._settings.slow_after)
         seen: SlowSlice | None = None
-        while not self._running_on.acquire(timeout=BEAT):
+        while not self._running_on.acquire(timeout=self._pause):
             task = asyncio.current_task(self._loop)
+            self._pause = BEAT if task is not None else self._rest
             if timer.look(task, self._beats):
                 if seen is not None:
                     self._ended(seen, timer.previous)
