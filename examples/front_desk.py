@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 import uvicorn
 from openai import OpenAI
 
+# --8<-- [start:imports]
 from sapwood import App, ChatAgent, Settings, tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.protocols import OpenAi
 from sapwood.testing import ScriptedModel, call, text
+
+# --8<-- [end:imports]
 
 
 # --8<-- [start:agent]

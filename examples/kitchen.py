@@ -12,8 +12,11 @@ from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage
 
+# --8<-- [start:imports]
 from sapwood import App, ChatAgent, Cron, Refused, Settings, Turn, tool
 from sapwood.testing import ScriptedModel, call, calls, text
+
+# --8<-- [end:imports]
 
 
 # --8<-- [start:output]

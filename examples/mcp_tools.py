@@ -14,10 +14,13 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
+# --8<-- [start:imports]
 from sapwood import Agent, App, ChatAgent, Settings, agent_tool, expose, tool
 from sapwood.auth import ANY_CLIENT, ApiKeys
 from sapwood.protocols import Mcp
 from sapwood.testing import ScriptedModel, call, text
+
+# --8<-- [end:imports]
 
 LISTENING = socket.create_server(("127.0.0.1", 0))
 URL = f"http://127.0.0.1:{LISTENING.getsockname()[1]}/mcp"

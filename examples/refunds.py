@@ -3,9 +3,12 @@
 import asyncio
 import sys
 
+# --8<-- [start:imports]
 from pydantic import BaseModel, Field
 
 from sapwood import Agent, App, Refused, Settings
+
+# --8<-- [end:imports]
 
 ANSWERS = {
     "choice": "refund",

@@ -2,11 +2,15 @@
 
 import asyncio
 import sys
+
+# --8<-- [start:imports]
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sapwood import After, Agent, App, Retry, Settings, StepOptions, current_step_key
 from sapwood.types import Fiber
+
+# --8<-- [end:imports]
 
 DAY = timedelta(days=1)
 

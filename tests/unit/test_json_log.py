@@ -15,7 +15,7 @@ import pytest
 from sapwood import Agent, App, ChatAgent, agent_tool, tool
 from sapwood.cli.json_log import JsonFormatter, log_uncaught
 from sapwood.cli.serve_options import ServeOptions
-from sapwood.cli.server_log import errors_in_log
+from sapwood.cli.server_log import errors_in_log, set_client_levels
 from sapwood.errors import UsageError
 from sapwood.testing import ScriptedModel, call, running, text
 from sapwood.types import Address
@@ -206,3 +206,16 @@ def test_an_error_that_ends_a_server_is_a_record(lines: Lines, capsys: pytest.Ca
     assert ended.value.code == 1
     assert lines.records[0]["message"] == "Two\nlines."
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("level", "logged"), [("info", []), ("debug", ["HTTP Request: POST"])])
+def test_requests_of_the_app_are_logged_at_the_level_debug(level: str, logged: list[str], lines: Lines) -> None:
+    client = logging.getLogger("httpx")
+    try:
+        set_client_levels(level)
+        client.info("HTTP Request: POST")
+        client.warning("slow")
+    finally:
+        client.setLevel(logging.NOTSET)
+
+    assert [record["message"] for record in lines.records] == [*logged, "slow"]

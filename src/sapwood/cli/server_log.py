@@ -16,6 +16,8 @@ from sapwood.errors import SapwoodError, Unavailable
 from sapwood.escapes import LineFormatter
 
 log = logging.getLogger("sapwood.server")
+CLIENTS = ("httpx", "httpx2", "mcp")
+"""Loggers with a line for each request that the app sends, for example to a model."""
 
 
 def log_server(options: ServeOptions, worker: int | None = None, pool: str = "") -> None:
@@ -29,8 +31,15 @@ def log_server(options: ServeOptions, worker: int | None = None, pool: str = "")
         line = LineFormatter(f"%(asctime)s %(levelname)-7s {who}%(message)s", "%H:%M:%S")
         log_to_stderr(options.log_level, line)
     logging.getLogger("sapwood.access").setLevel(logging.INFO if options.access_log else logging.WARNING)
+    set_client_levels(options.log_level)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.getLogger("uvicorn.error").addFilter(RepeatFilter(options.timings.connection_log_interval))
+
+
+def set_client_levels(level: str) -> None:
+    """Log the requests that the app sends only at the level `debug`, unless the app sets another level later."""
+    for name in CLIENTS:
+        logging.getLogger(name).setLevel(logging.NOTSET if level.lower() == "debug" else logging.WARNING)
 
 
 def exit_with(error: SapwoodError, options: ServeOptions, more: str = "") -> NoReturn:
