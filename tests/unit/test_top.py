@@ -163,3 +163,18 @@ def test_no_number_is_cut_however_long_the_names_are(width: int) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(59.9, "59 s"), (60, "1 min"), (7200, "2 h"), (200000, "2 d")])
 def test_how_long_something_lasted_is_said_in_few_letters(seconds: float, text: str) -> None:
     assert lasted(seconds) == text
+
+
+def test_calls_that_fail_again_and_again_are_listed_with_the_worst_first() -> None:
+    failing = [
+        {"address": "Desk:a%20b", "method": "send", "failures": 3, "due_at": 1e9, "worker": ""},
+        {"address": "Courier:main", "method": "deliver", "failures": 41, "due_at": 1e9, "worker": ""},
+    ]
+
+    lines = shown(seen(worker(), failing=failing))
+
+    assert lines[-3:] == [
+        "failing call         failures",
+        "Courier:main deliver       41",
+        "Desk:a b send               3",
+    ]

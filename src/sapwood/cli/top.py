@@ -1,4 +1,4 @@
-"""The output of `sapwood top`: the processes of a server, their queues, the busiest trees, and blocking agents."""
+"""The output of `sapwood top`: the processes of a server, their queues, the busiest trees, and what fails or blocks."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Top:
             "pool": POOL,
             "waiting in": 12,
             "tree": name,
+            "failing call": name,
             "blocked its process": name,
         }
         """How wide a text may be; all else are numbers."""
@@ -55,6 +56,7 @@ class Top:
             self._waiting(workers),
             "",
             self._busiest(seen["busiest"]),
+            *self._failing(seen.get("failing", [])),
             *self._slow(seen["slow"]),
         )
 
@@ -117,6 +119,18 @@ class Top:
                 for one in busy[: self._trees]
             ]
         )
+
+    def _failing(self, calls: Iterable[Seen]) -> list[RenderableType]:
+        worst = sorted(calls, key=lambda one: (-one["failures"], one["address"], one["method"]))[: self._trees]
+        rows = [
+            {
+                "failing call": f"{unquote(one['address'])} {one['method']}",
+                self._called: one["worker"],
+                "failures": str(one["failures"]),
+            }
+            for one in worst
+        ]
+        return ["", self._table(rows)] if rows else []
 
     def _slow(self, methods: Iterable[Seen]) -> list[RenderableType]:
         slowest = sorted(methods, key=lambda one: (-one["times"], one["method"]))[: self._trees]
