@@ -41,6 +41,16 @@ class Branch(Agent[dict[str, Any]]):
             yield f"leaf {leaf}. "
 
 
+class Grafter(Agent):
+    """Is below a plant, and works in steps."""
+
+    async def on_run(self, twig: str) -> str:
+        """Graft a twig."""
+        length = await self.step("cut", len, twig)
+        self.report_progress(milestone="cut off", data={"length": length})
+        return await self.step("bind", twig.upper)
+
+
 class Plant(Agent):
     """Has branches, schedules, queued calls and letters that nobody could deliver."""
 
@@ -70,6 +80,11 @@ class Plant(Agent):
     async def survey(self, leaves: int) -> str:
         """Let a branch count its leaves."""
         return (await self.run_agent(Branch, leaves)).status
+
+    @expose
+    async def graft(self, twig: str) -> str:
+        """Let a twig be grafted."""
+        return (await self.run_agent(Grafter, twig)).status
 
     @expose
     async def press(self, name: str, text: str) -> None:

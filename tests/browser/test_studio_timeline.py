@@ -41,6 +41,23 @@ def place(example: StudioServer, address: str) -> str:
     return f"/t/{address.replace(':', '%3A')}/{work.replace(' ', '%20')}"
 
 
+@pytest.mark.nightly
+def test_steps_and_milestones_of_a_run_have_names_and_marks(
+    tabs: Tabs, example: StudioServer, gallery: Gallery
+) -> None:
+    plant = f"Plant:graft-{uuid4().hex[:6]}"
+    example.call(plant, "graft", "apple")
+    page = tabs.open(example.link(place(example, plant)))
+    timeline = page.get_by_role("tree", name="Timeline")
+
+    for name in ("run Grafter", "fiber on_run", "step cut", "milestone cut off", "step bind"):
+        expect(timeline.get_by_role("treeitem", name=name).first).to_be_visible()
+    milestone = timeline.locator(".bar-span.is-milestone").bounding_box()
+    assert milestone is not None
+    assert milestone["height"] >= 8  # a mark, however short the moment
+    gallery.pictures(page, "studio-milestone")
+
+
 @pytest.mark.core("pages")
 def test_a_step_shows_what_the_model_was_sent(tabs: Tabs, example: StudioServer, desk: str) -> None:
     page = tabs.open(example.link(place(example, desk)))

@@ -5,7 +5,7 @@ import { dollars, duration, shortTime } from "./format";
 import { useAnswer, useNow } from "./hooks";
 import { AgentName, type Column, ErrorNote, Loading, Nothing, StatusBadge, Table, Title } from "./parts";
 import { link, useRoute } from "./route";
-import { nameOfWork, type SpanRow, titleOf } from "./spans";
+import { isRetry, kindOf, nameOfWork, type SpanRow, titleOf } from "./spans";
 import { type Timeline, useTimeline } from "./timelines";
 import type { Page, Work } from "./types";
 
@@ -63,7 +63,7 @@ function Head({ timeline: { root, spans }, address, work, name, now }: { timelin
 }
 
 const What = ({ row, depth }: { row: Side; depth: number }) => (
-  <span style={{ paddingLeft: `${depth}rem` }}><span className="muted">{row.span.kind === "step" || row.span.kind === "turn" ? "" : `${row.span.kind} `}</span>{row.span.kind === "turn" ? "Turn" : titleOf(row.span)}{row.span.kind === "step" && <span className="muted"> {row.span.name}</span>}{row.span.attempt > 1 && <span className="attempt">attempt {row.span.attempt}</span>}</span>
+  <span style={{ paddingLeft: `${depth}rem` }}><span className="muted">{kindOf(row.span)} </span>{row.span.kind === "turn" ? "Turn" : titleOf(row.span)}{row.span.kind === "step" && <span className="muted"> {row.span.name}</span>}{isRetry(row.span) && <span className="attempt">attempt {row.span.attempt}</span>}</span>
 );
 
 function Took({ row, other }: { row: Side | null; other: Side | null }): ReactNode {

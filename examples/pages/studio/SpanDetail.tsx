@@ -11,7 +11,7 @@ import { agentLink } from "./route";
 import { childOfRun } from "./children";
 import { Scrub } from "./Scrub";
 import { useSession } from "./session";
-import { type SpanRow, titleOf } from "./spans";
+import { kindOf, type SpanRow, titleOf } from "./spans";
 import type { Json, ModelRequest } from "./types";
 
 const TEXTS = new Set(["arguments", "request"]);
@@ -34,7 +34,7 @@ export function SpanDetail({ row, start, onClose }: { row: SpanRow; start: numbe
   return (
     <Drawer label={titleOf(span)} onClose={onClose} returnTo={() => back}>
       <div className="drawer-head">
-        <div className="drawer-bar"><span className="drawer-title"><h2>{titleOf(span)}</h2><StatusBadge status={span.status} /><span className="muted">{span.kind} {span.kind === "step" ? span.name : ""}</span></span><span className="spacer" /><button type="button" className="button is-quiet" aria-label="Close" onClick={onClose}><Cross /></button></div>
+        <div className="drawer-bar"><span className="drawer-title"><h2>{titleOf(span)}</h2><StatusBadge status={span.status} /><span className="muted">{kindOf(span)} {span.kind === "step" ? span.name : ""}</span></span><span className="spacer" /><button type="button" className="button is-quiet" aria-label="Close" onClick={onClose}><Cross /></button></div>
       </div>
       <div className="drawer-scroll" tabIndex={0} role="group" aria-label="Details">
         <dl className="details">{about.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>

@@ -9,7 +9,7 @@ import { useAnswer, useNow } from "./hooks";
 import { AgentPath, ErrorNote, Loading, Nothing, StatusBadge, Time } from "./parts";
 import { agentLink, replaceQuery, useRoute } from "./route";
 import { SpanDetail } from "./SpanDetail";
-import { Axis, isBad, isOver, kindOf, nameOfWork, type SpanRow, type TimelineRow, titleOf } from "./spans";
+import { Axis, isBad, isOver, isRetry, kindOf, kindOfWork, nameOfWork, type SpanRow, type TimelineRow, titleOf } from "./spans";
 import { useTimeline } from "./timelines";
 import type { Page, Work } from "./types";
 import { VirtualList } from "./VirtualList";
@@ -44,7 +44,7 @@ function Loaded({ address, work }: { address: string; work: string }) {
         <div className="title">
           <div className="title-text">
             <h1>{given ? nameOfWork(given, 160) : root ? titleOf(root) : "Timeline"}</h1>
-            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span>{given && <span className="muted" title={work}>{kindOf(root)}</span>}</p>}
+            {root && <p className="about"><StatusBadge status={root.status} /><span className="muted">began <Time at={root.began_at} /></span>{given && <span className="muted" title={work}>{kindOfWork(root)}</span>}</p>}
           </div>
           <div className="actions">
             <label className="check"><input type="checkbox" checked={onlyFailed} onChange={(event) => replaceQuery(["t", address, work], { failed: event.target.checked ? "1" : "" })} /> Only failures</label>
@@ -77,6 +77,7 @@ function Summary({ rows, now }: { rows: TimelineRow[]; now: number }) {
     ["Took", duration((first.end ?? now) - first.span.began_at)],
     ["Models", duration(took("step"))],
     ["Tools", duration(took("tool"))],
+    ...(spans.some(({ span }) => span.kind === "function") ? [["Steps", duration(took("function"))] as [string, string]] : []),
     ["Waited", duration(took("wait"))],
     ["Tokens", `${count(fact("input_tokens"))} in, ${count(fact("output_tokens"))} out`],
     ...(fact("nanodollars") ? [["Cost", dollars(fact("nanodollars"))] as [string, string]] : []),
@@ -167,10 +168,11 @@ function Line({ row, at, style, axis, now, isActive, isClosed, onToggle, onChoos
       <span className="span-label" style={indent}>
         {row.parts ? <button type="button" className={`twist${isClosed ? "" : " is-open"}`} tabIndex={-1} aria-hidden="true" onClick={(event) => (event.stopPropagation(), onToggle())}><Turn /></button> : <span className="twist" />}
         <span className="span-name" title={`${titleOf(span)}, ${span.status}, ${took}`}>
-          <span className={`kind is-${span.kind}`}>{span.kind === "step" || span.kind === "turn" ? "" : span.kind}</span> {titleOf(span)}
+          <span className={`kind is-${span.kind}`}>{kindOf(span)}</span> {titleOf(span)}
           {span.kind === "step" && <span className="muted"> {span.name}</span>}
           {span.kind === "wait" && Boolean(span.facts.tool) && <span className="muted"> {String(span.facts.tool)}</span>}
-          {span.attempt > 1 && <span className="attempt"> <span className="attempt-word">attempt </span>{span.attempt}</span>}
+          {span.kind === "remote" && typeof span.facts.url === "string" && <span className="muted"> {span.facts.url}</span>}
+          {isRetry(span) && <span className="attempt"> <span className="attempt-word">attempt </span>{span.attempt}</span>}
           <span className="unseen">, {span.status}{row.isCut ? "" : `, ${took}`}</span>
         </span>
       </span>
@@ -182,10 +184,10 @@ function Line({ row, at, style, axis, now, isActive, isClosed, onToggle, onChoos
 function Bars({ row, end, axis, took }: { row: SpanRow; end: number; axis: Axis; took: string }) {
   const { span } = row;
   const left = axis.x(span.began_at);
-  const width = Math.max(axis.x(end) - left, 2);
+  const width = span.kind === "milestone" ? 10 : Math.max(axis.x(end) - left, 2);
   const first = span.kind === "step" && span.first_at !== null ? axis.x(span.first_at) - left : null;
   const isLate = left + width > axis.width - 64;
-  const label = row.isCut ? span.status : isBad(span) ? `${span.status}, ${took}` : isOver(span) ? took : `${span.status === "waiting" || span.kind === "wait" ? "waits" : "runs"}, ${took}`;
+  const label = span.kind === "milestone" ? "" : row.isCut ? span.status : isBad(span) ? `${span.status}, ${took}` : isOver(span) ? took : `${span.status === "waiting" || span.kind === "wait" ? "waits" : "runs"}, ${took}`;
   return (
     <>
       <span className={`bar-span is-${span.kind}${isOver(span) ? "" : " is-live"}`} style={{ left, width }}>

@@ -6,7 +6,7 @@ import { useNow, usePages, useRefresh } from "./hooks";
 import { PagedTable } from "./PagedTable";
 import { type Column, Nothing, StatusBadge, Time } from "./parts";
 import { link } from "./route";
-import { isOver, kindOf, nameOfWork } from "./spans";
+import { isOver, kindOfWork, nameOfWork } from "./spans";
 import type { Work } from "./types";
 
 const LIMIT = 50;
@@ -17,7 +17,7 @@ export default function Works({ address }: TabProps) {
   useRefresh(pages, LIMIT, EVERY);
   const now = useNow(pages.rows.some((row) => !isOver(row)) ? 1000 : null);
   const columns: Column<Work>[] = [
-    { key: "what", label: "What", grow: true, cell: (row) => <><a href={link(["t", address, row.work])}><strong>{nameOfWork(row)}</strong></a> <span className="muted" title={row.work}>{kindOf(row)}</span></> },
+    { key: "what", label: "What", grow: true, cell: (row) => <><a href={link(["t", address, row.work])}><strong>{nameOfWork(row)}</strong></a> <span className="muted" title={row.work}>{kindOfWork(row)}</span></> },
     { key: "status", label: "Status", cell: (row) => <><StatusBadge status={row.status} />{row.attempt > 1 && <span className="muted"> attempt {row.attempt}</span>}</> },
     { key: "began", label: "Began", cell: (row) => <Time at={row.began_at} /> },
     { key: "took", label: "Took", align: "end", cell: (row) => (row.ended_at === null && isOver(row) ? "–" : duration((row.ended_at ?? now) - row.began_at)) },

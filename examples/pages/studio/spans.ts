@@ -14,8 +14,18 @@ export function titleOf(span: Span): string {
   if (span.kind === "turn" && span.facts.run) return "Turn"; // the row of the run is above it
   if (span.kind === "turn") return `Turn ${turnId(span).replace(/^turn-/, "")}`;
   if (span.kind === "step") return span.step === null || span.step === 0 ? "Summary" : `Step ${span.step}`;
+  if (span.kind === "remote") return "Remote run";
+  if (span.kind === "attempt") return `Attempt ${span.attempt}`;
   return span.name;
 }
+
+/** The kind of a span in words, where its title does not say it. */
+export function kindOf({ kind }: Span): string {
+  return { turn: "", step: "", remote: "", attempt: "", function: "step" }[kind as string] ?? kind;
+}
+
+/** Whether the attempt is worth a word: not where it is in the title. */
+export const isRetry = (span: Span) => span.attempt > 1 && span.kind !== "attempt";
 
 /** What a turn, run or call was given, shortened; else what it is called. */
 export function nameOfWork(work: Work, most = 80): string {
@@ -26,7 +36,7 @@ export function nameOfWork(work: Work, most = 80): string {
 }
 
 /** What kind of work it is: a turn with its id, as logs and commands name it. */
-export const kindOf = (work: Span) => (work.kind === "turn" ? titleOf(work).replace("Turn", "turn") : work.kind);
+export const kindOfWork = (work: Span) => (work.kind === "turn" ? titleOf(work).replace("Turn", "turn") : work.kind === "remote" ? "remote run" : work.kind);
 
 export type Gap = { kind: "gap"; address: Address; from: number; to: number; incarnation: Incarnation; isCrash: boolean };
 export type SpanRow = { kind: "span"; key: string; address: Address; span: Span; depth: number; end: number | null; isCut: boolean; parts: number };

@@ -31,8 +31,9 @@ export type MessageRow = { position: number; id: string; role: string; created_a
 export type UIPart = { type: string; text?: string; state?: string; toolName?: string; toolCallId?: string; input?: Json; output?: Json; errorText?: string; url?: string; mediaType?: string; filename?: string; [more: string]: unknown };
 export type UIMessage = { id: string; role: string; parts: UIPart[]; metadata?: Json };
 export type SpanStatus = "running" | "waiting" | "completed" | "failed" | "cancelled" | "interrupted" | "skipped";
+export type SpanKind = "turn" | "step" | "tool" | "wait" | "run" | "call" | "fiber" | "remote" | "attempt" | "function" | "milestone";
 export type Span = {
-  number: number; parent: number | null; work: string; kind: "turn" | "step" | "tool" | "wait" | "run" | "call" | "fiber"; name: string; step: number | null;
+  number: number; parent: number | null; work: string; kind: SpanKind; name: string; step: number | null;
   attempt: number; incarnation: number; began_at: number; first_at: number | null; ended_at: number | null; status: SpanStatus; facts: Record<string, Json>;
 };
 /** A turn, call, run or fiber, with the beginning of what it was given. */
