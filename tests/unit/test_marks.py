@@ -213,16 +213,17 @@ def test_a_commit_that_a_kill_cut_at_any_write_is_no_damage_then_or_later(tmp_pa
             assert counted(later / path.name) == 3, cut
 
 
+@pytest.mark.parametrize("back", [2, 3])
 @pytest.mark.parametrize("notes", [(10, 10, 10, 10), (10, LONG, LONG, 10), (10, LONG, LONG, LONG)], ids=str)
-@pytest.mark.parametrize("place", [0, 4, 12, FRAME_HEADER, FRAME_HEADER + 1000, FRAME - 1])
+@pytest.mark.parametrize("place", [0, 4, 8, 12, 16, 20, FRAME_HEADER, FRAME_HEADER + 1000, FRAME - 1])
 def test_a_frame_that_is_damaged_before_intact_commits_is_noticed(
-    tmp_path: Path, notes: tuple[int, ...], place: int
+    tmp_path: Path, notes: tuple[int, ...], place: int, back: int
 ) -> None:
     path = killed_after(tmp_path / "alive", tmp_path / "dead", *notes)
     log = path.with_name("root.db-wal")
     content = bytearray(log.read_bytes())
     ends = [at for at in range(WAL_HEADER, len(content), FRAME) if any(content[at + 4 : at + 8])]
-    content[ends[-3] + place] ^= 0x10
+    content[ends[-back] + place] ^= 0x10
     log.write_bytes(content)
     with pytest.raises(StoredDataError, match="intact commits follow"):
         counted(path)

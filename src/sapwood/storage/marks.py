@@ -18,7 +18,6 @@ import logging
 import os
 import struct
 import zlib
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -136,26 +135,32 @@ def _has_commit_after(wal: Path, frames: int, ahead: int) -> bool:
     """Return whether intact commits of the same generation are among the frames behind the end of a log."""
     # Without a loss of power a log is torn at its end at most. What is left there of earlier generations has other
     # salts, and what was rolled back has no frame that ends a commit. A process that is killed may leave the header of
-    # such a frame without its page, also behind shorter commits that were written later: it fits no frame beside it.
+    # such a frame without its page, also behind shorter commits that were written later: its checksum fits nothing.
     begin, size = wal_bytes(frames) or WAL_HEADER, FRAME_HEADER + PAGE_SIZE
     if wal.stat().st_size <= begin:
         return False
     header, found = _read(wal, 0, WAL_HEADER), _read(wal, begin, ahead * size)
     salts, words = header[16:24], f"{'>' if header[3] & 1 else '<'}2I"
     behind = [found[at : at + size] for at in range(0, len(found) - size + 1, size)]
+    last = header[24:] if frames == 0 else _read(wal, begin - size + 16, 8)
+    stored = [last, *(one[16:24] for one in behind)]  # the checksum before each frame
 
-    def fits(one: bytes, before: bytes) -> bool:
-        """Return whether the checksum of a frame is the one that follows from the frame before it."""
-        if not one[8:16] == before[8:16] == salts:
-            return False
+    def after(one: bytes, before: bytes) -> bytes:
+        """Return the checksum of a frame that follows one with this checksum."""
         pairs = struct.iter_unpack(words, one[:8] + one[FRAME_HEADER:])
-        return struct.pack(">2I", *checksum(pairs, struct.unpack(">2I", before[16:24]))) == one[16:24]
+        return struct.pack(">2I", *checksum(pairs, struct.unpack(">2I", before)))
 
-    return any(
-        _frame(one, 4)[0] and ((at and fits(one, behind[at - 1])) or (following and fits(following, one)))
-        for at, (one, following) in enumerate(zip_longest(behind, behind[1:]))
-        if one[8:16] == salts
-    )
+    for at, one in enumerate(behind):
+        if one[8:16] != salts or not _frame(one, 4)[0]:
+            continue
+        if at:  # of the frame before, perhaps only its checksum is damaged, or all but that
+            whole = after(behind[at - 1], stored[at - 1])
+            if one[16:24] in (after(one, stored[at]), after(one, whole)):
+                return True
+        following = behind[at + 1] if at + 1 < len(behind) else b""
+        if following[8:16] == salts and following[16:24] == after(following, one[16:24]):
+            return True
+    return False
 
 
 def _read(path: Path, place: int, length: int) -> bytes:
