@@ -18,15 +18,13 @@ def recorded_spans(database: Database, work: str, most: int) -> list[dict[str, A
     return _read(database, "work = ?1 ORDER BY number", (work,), most)
 
 
-def recorded_works(database: Database, before: int | None, most: int, *, but_of: str) -> list[dict[str, Any]]:
+def recorded_works(database: Database, before: int | None, most: int, *, where: str) -> list[dict[str, Any]]:
     """Return up to `most` turns, calls and fibers, the newest first: those before a number.
 
-    `but_of` is a statement that selects the works that are left out.
+    `where` is a condition that they meet.
     """
-    which = "parent IS NULL AND (?1 IS NULL OR number < ?1)"
-    if but_of:
-        which += f" AND work NOT IN ({but_of})"
-    return _read(database, f"{which} ORDER BY number DESC", (before,), most)
+    which = f"parent IS NULL AND (?1 IS NULL OR number < ?1) AND {where} ORDER BY number DESC"
+    return _read(database, which, (before,), most)
 
 
 def timeline(database: Database, which: Timespan, after: int, most: int) -> list[dict[str, Any]]:

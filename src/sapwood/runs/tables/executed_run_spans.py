@@ -30,7 +30,11 @@ PER_RUN = 5 * MAX_ENTRIES
 """Numbers of the spans of one run. They are below 0, so that they differ from those of records."""
 LONGEST_TEXT = 500
 RUNS_AT_ONCE = 50
-WORKS = "SELECT 'run ' || id FROM sapwood_served_runs WHERE journal IS NOT NULL"
+BESIDE_RUNS = (
+    "NOT EXISTS (SELECT 1 FROM sapwood_served_runs AS run WHERE run.journal IS NOT NULL"
+    " AND sapwood_spans.work GLOB 'run *' AND run.id = substr(sapwood_spans.work, 5))"
+)
+"""Selects records that are not part of a run. It looks up one run for each record: there may be very many runs."""
 COLUMNS = "number, id, status, error, reason, progress, milestones, journal, started_at, ended_at"
 
 
@@ -83,7 +87,7 @@ def works(database: Database, before: str | None, most: int) -> list[Span]:
     runs = _runs(database, Timespan(), most, before=run)
     known = recorded_incarnations(database) if runs else []
     executed = [next(_spans_of(database, one, known)) for one in runs]
-    recorded = recorded_works(database, number, most, but_of=WORKS if _has_journals(database) else "")
+    recorded = recorded_works(database, number, most, where=BESIDE_RUNS if _has_journals(database) else "TRUE")
     # Merged and not sorted: a cursor is made of numbers, and times may be in another order if the clock was set.
     return list(islice(heapq.merge(executed, recorded, key=_order, reverse=True), most))
 
