@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sapwood.address import Address
 from sapwood.admin.agenda import FIBER, Found, UnfinishedWorks
-from sapwood.admin.dead_letters import ALL
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.capabilities.due_work import Agenda
 from sapwood.capabilities.queue import Queue
 from sapwood.capabilities.schedules import Schedules
-from sapwood.errors import InvalidArguments, NotFound
+from sapwood.errors import InvalidArguments
 from sapwood.kernel.actors.actor import Actor
 
 
@@ -88,12 +87,8 @@ def _fiber_id(id: str) -> str:
 
 
 async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
-    letters: list[dict[str, Any]] = (await call.admin.dead_letters.list(params.address))["letters"]
-    meant = [letter for letter in letters if params.id in (ALL, letter["id"])]
-    if not meant:
-        where = Address.parse(params.address)
-        what = "no dead letters" if params.id == ALL else f"no dead letter {params.id!r}"
-        raise NotFound(f"{where} has {what}.", path=where.segments)
+    stored = call.admin.dead_letters
+    meant = await stored.find(params.address, params.id)
     what = f"{meant[0]['method']}()" if len(meant) == 1 else f"{len(meant)} dead letters"
     if params.method is not None:
         effect = f"Calls {params.method}() with the arguments of {what}."
@@ -103,7 +98,6 @@ async def _with_letters(call: AdminCall, params: ActParams) -> Answer:
         effect = f"Deletes the dead letter of {what}." if len(meant) == 1 else f"Deletes {what}."
     if params.preview:
         return {"done": 0, "effect": effect}
-    stored = call.admin.dead_letters
     with call.content.of_failures():
         if params.method is not None:
             done, skipped = await stored.replay_as(params.address, params.id, params.method)

@@ -102,15 +102,19 @@ class AdminDeadLetters:
         """Forget what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
         return await self._with_letters(address, id, below, Agenda.forget_dead_letter)
 
-    async def _with_letters(self, address: str, id: str, below: bool, act: Callable[[Agenda, str], bool]) -> int:
+    async def find(self, address: str, id: str, *, below: bool = False) -> Sequence[dict[str, Any]]:
+        """Return a dead letter, or all. Raises `NotFound` if there is none."""
         letters = (await self.list(address, below=below))["letters"]
-        meant = [letter for letter in letters if id in (ALL, letter["id"])]
-        if not meant and (id != ALL or not letters):
+        found = [letter for letter in letters if id in (ALL, letter["id"])]
+        if not found:
             there = ", ".join(letter["id"] for letter in letters[:10]) or "none"
             what = "no dead letters" if id == ALL else f"no dead letter {id!r}. There are: {there}"
             raise NotFound(f"{address} has {what}.", path=Address.parse(address).segments)
+        return found
+
+    async def _with_letters(self, address: str, id: str, below: bool, act: Callable[[Agenda, str], bool]) -> int:
         done = 0
-        for letter in meant:
+        for letter in await self.find(address, id, below=below):
             actor = await self._lookup.wake(Address.parse(letter["agent"]))
             done += act(actor.of(Agenda), letter["id"])
             await actor.leave()
