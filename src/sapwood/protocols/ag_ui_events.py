@@ -214,14 +214,13 @@ class Projection:
             self._called.add(id)
             yield _ended(one)
         if kind in ("tool-output-available", "tool-output-error", "tool-output-denied", "tool-input-error"):
-            yield from self.result(id, _result(kind, chunk), is_own=who is None)
+            yield from self.result(id, _result(kind, chunk))
 
-    def result(self, id: str, content: str, *, is_own: bool) -> Iterator[Frame]:
-        """Yield the result of a tool call, unless it was told."""
-        if is_own and self.unanswered.pop(id, None) is None and id in self._answered:
+    def result(self, id: str, content: str) -> Iterator[Frame]:
+        """Yield the result of a tool call, unless it was told: a turn tells it again if it continues after a crash."""
+        if self.unanswered.pop(id, None) is None and id in self._answered:
             return
-        if is_own:
-            self._answered.add(id)
+        self._answered.add(id)
         told = {"messageId": result_id(id), "toolCallId": id, "role": "tool", "content": content}
         yield {"type": "TOOL_CALL_RESULT", **told}
 

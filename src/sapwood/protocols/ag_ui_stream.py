@@ -210,7 +210,7 @@ class RunStream:
         answer = self._exchange.answer_of(self._turn) if unanswered else None
         for part in answer["parts"] if answer is not None else ():
             if part.get("toolCallId") in unanswered and (content := result_in(part)) is not None:
-                for frame in self._projection.result(part["toolCallId"], content, is_own=True):
+                for frame in self._projection.result(part["toolCallId"], content):
                     self._messages.take(frame)
                     yield frame
 
