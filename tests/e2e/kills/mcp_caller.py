@@ -75,7 +75,15 @@ class McpCaller(Caller):
                             await asyncio.sleep(PAUSE)
             except BROKEN as error:
                 check_broken(error)
+                is_sent = is_sent and not is_not_sent(error)
             await self.cut()
+
+
+def is_not_sent(error: BaseException) -> bool:
+    """Return whether a request has not reached the server."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_not_sent, error.exceptions))
+    return isinstance(error, httpx2.ConnectError)
 
 
 def check_broken(error: BaseException) -> None:
@@ -136,6 +144,7 @@ class McpHeldCaller(Caller):
             except BROKEN as error:
                 if not is_not_started(error):
                     check_broken(error)
+                    call.is_sent = call.is_sent and not is_not_sent(error)
                     await self.cut()
                     continue
             call = HeldCall()
