@@ -404,7 +404,10 @@ class Exchange:
             if follows.has(event):
                 found.append(event)
         row = self._row(id)
-        if row.status == "queued" or self._is_in_feed(id):
+        if row.status == "queued":
+            return found
+        follows.begin()
+        if self._is_in_feed(id):
             return found
         # It does not stream now: it has ended, or waits, or rests. Its reader has heard nothing of what it said.
         own, said = self.address.segments, await self._said(row, position)

@@ -30,6 +30,10 @@ class TurnEvents:
         last = self._runs.find("ORDER BY number DESC LIMIT 1")
         return last[0].number if last else 0
 
+    def begin(self) -> None:
+        """Take the agent's own events for those of the turn, which has begun, until the start of another turn."""
+        self._current = self.turn
+
     def has(self, event: Event) -> bool:
         """Return whether an event belongs to the turn. The events have to be asked about in their order."""
         if len(event.path) == self._depth:
