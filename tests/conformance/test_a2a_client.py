@@ -455,7 +455,13 @@ async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "garbled", [b"<html>", b"", b'{"result": 3}', b" " * 20_000], ids=["html", "empty", "3", "long"]
+    "garbled",
+    [
+        b"<html>",
+        pytest.param(b'{"result": 3}', marks=pytest.mark.nightly),
+        pytest.param(b" " * 20_000, marks=pytest.mark.nightly),
+    ],
+    ids=["html", "3", "long"],
 )
 async def test_an_answer_whose_reply_cannot_be_read_may_have_been_taken(
     garbled: bytes, monkeypatch: pytest.MonkeyPatch
@@ -479,7 +485,7 @@ async def test_an_answer_whose_reply_cannot_be_read_may_have_been_taken(
         assert len(both.other.tasks[0].history) == 2
 
 
-@pytest.mark.parametrize("method", ["SendMessage", "GetTask"])
+@pytest.mark.parametrize("method", ["SendMessage", pytest.param("GetTask", marks=pytest.mark.nightly)])
 async def test_a_page_of_a_proxy_instead_of_a_reply_is_asked_for_again(method: str) -> None:
     async with pair(garbles={method: b"<html>"}) as both:
         giving = await both.giving()
@@ -489,7 +495,15 @@ async def test_a_page_of_a_proxy_instead_of_a_reply_is_asked_for_again(method: s
         assert both.count("SendMessage") == 1
 
 
-@pytest.mark.parametrize("garbled", [b'{"result": {"id": 3}}', b"[]", b" " * 20_000], ids=["id", "list", "long"])
+@pytest.mark.parametrize(
+    "garbled",
+    [
+        b'{"result": {"id": 3}}',
+        pytest.param(b"[]", marks=pytest.mark.nightly),
+        pytest.param(b" " * 20_000, marks=pytest.mark.nightly),
+    ],
+    ids=["id", "list", "long"],
+)
 async def test_a_reply_that_is_invalid_or_too_long_fails_the_run_and_says_why(
     garbled: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
