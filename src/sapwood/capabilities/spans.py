@@ -338,8 +338,11 @@ class Spans:
             return True
         limit = self._database.max_bytes
         usable = limit - max(limit // KEPT_FREE, LEAST_FREE)
+        if self._database.has_room(max(size, SELDOM * SMALL), usable):
+            self._unmeasured = SELDOM
+            return True
         if self._database.has_room(size, usable):
-            self._unmeasured = SELDOM if self._database.has_room(SELDOM * SMALL, usable) else 0
+            self._unmeasured = 0
             return True
         if not self._is_full:
             self._is_full = True

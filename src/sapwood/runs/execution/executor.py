@@ -139,7 +139,8 @@ class RunExecutor:
             self._actor.of(State).start_with(input, f"The input of run {run!r}")
         self._add(run, input, trace)
         stream = self.worker.start(run, msgspec.json.decode(input))
-        self._db.execute("UPDATE sapwood_served_runs SET stream = ? WHERE id = ?", stream, run)
+        journal = self._actor.of(RunJournals).at_start(run)
+        self._db.execute("UPDATE sapwood_served_runs SET stream = ?, journal = ? WHERE id = ?", stream, journal, run)
         self._tell_here(run)
 
     def _add(self, run: str, input: bytes, trace: str | None) -> None:

@@ -31,9 +31,14 @@ class RunJournals:
         """Those of the runs that are open, as they are stored."""
 
     def begin(self, run: str, fiber: int, remote: dict[str, Any] | None = None) -> None:
-        """Begin the journal of a run that this fiber executes."""
+        """Begin the journal of a run that this fiber executes. The statement that starts the run stores it."""
         if self._spans.are_kept:
-            self._put(run, Journal(fiber, remote=remote))
+            self._keep(run, Journal(fiber, remote=remote))
+
+    def at_start(self, run: str) -> str | None:
+        """Return the journal of a run that starts now; `None` if it has none."""
+        journal = self._journals.get(run)
+        return None if journal is None else msgspec.json.encode(journal).decode()
 
     def begin_again(self, run: str, since: float) -> None:
         """Note that a run is executed again after it was interrupted."""
@@ -74,10 +79,13 @@ class RunJournals:
         return None if not rows or rows[0][0] is None else journal_in(rows[0][0])
 
     def _put(self, run: str, journal: Journal) -> None:
-        self._db.on_undo(lambda: self._forget(run))
-        self._journals[run] = journal
+        self._keep(run, journal)
         text = msgspec.json.encode(journal).decode()
         self._db.execute("UPDATE sapwood_served_runs SET journal = ? WHERE id = ?", text, run)
+
+    def _keep(self, run: str, journal: Journal) -> None:
+        self._db.on_undo(lambda: self._forget(run))
+        self._journals[run] = journal
 
     def _forget(self, run: str) -> None:
         self._journals.pop(run, None)
