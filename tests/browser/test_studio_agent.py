@@ -249,6 +249,19 @@ def test_an_agent_that_does_not_exist(opened: Callable[..., Page]) -> None:
     expect(page).to_have_title(re.compile("Plant:never"))
 
 
+@pytest.mark.nightly
+def test_a_root_that_does_not_exist_is_created(opened: Callable[..., Page]) -> None:
+    name = f"new-{uuid4().hex[:6]}"
+    page = opened("a", f"Plant:{name}")
+    page.get_by_role("button", name=f"Create Plant {name}").click()
+    page.get_by_role("dialog").get_by_text(f"Creates Plant:{name}").wait_for()
+
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("button", name="Restart")).to_be_visible()
+    expect(page.get_by_text("There is no such agent")).to_have_count(0)
+
+
 def test_a_schedule_is_fired_and_cancelled(
     opened: Callable[..., Page], example: StudioServer, gallery: Gallery
 ) -> None:

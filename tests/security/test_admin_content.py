@@ -181,6 +181,7 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("restore", {**about, "folder": "/nowhere"}),
         ("cancel-run", {**about, "run": run["id"], "preview": True}),
         ("cancel-turn", {**about, "preview": True}),
+        ("create", about),
         ("restart", {**about, "preview": True}),
         ("destroy", {**about, "preview": True}),
         ("destroy", {**about, "name": "wrong"}),

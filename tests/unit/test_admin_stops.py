@@ -157,6 +157,24 @@ async def test_one_turn_is_cancelled_and_the_next_one_begins() -> None:
         assert (await chat.turns.wait(first.id)).status == "cancelled"
 
 
+async def test_a_root_is_created_and_started_once() -> None:
+    async with running(app()) as world:
+        STARTS.clear()
+        new = "AdminBoss:new"
+
+        assert await ask(world, "create", address=new, preview=True) == {
+            "done": 0,
+            "effect": "Creates AdminBoss:new and starts it.",
+        }
+        assert STARTS == []
+        assert (await ask(world, "create", address=new))["done"] == 1
+        assert STARTS == ["AdminBoss:new"]
+        assert await ask(world, "create", address=new) == {"done": 0, "effect": "Changes nothing: it exists."}
+        for refused in ("AdminBoss:new/AdminBoss:a", "Nothing:new"):
+            with pytest.raises(InvalidArguments, match="root"):
+                await ask(world, "create", address=refused)
+
+
 async def test_agents_in_memory_are_restarted_and_those_that_sleep_stay_asleep() -> None:
     async with running(app()) as world:
         boss = await world.get_agent(AdminBoss, "main")

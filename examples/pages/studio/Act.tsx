@@ -2,8 +2,10 @@
 
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState, useSyncExternalStore } from "react";
 import { type AdminError, ask } from "./api";
+import { segments } from "./format";
 import { asError } from "./hooks";
 import { ErrorNote } from "./parts";
+import { agentLink, go } from "./route";
 import { useSession } from "./session";
 import type { Effect } from "./types";
 
@@ -30,6 +32,12 @@ export function ActButton(props: Props) {
   const session = useSession();
   if (!session.can(props.scope ?? "act")) return null;
   return <button type="button" className={`button is-small${props.isDanger ? " is-bad" : ""}`} onClick={() => open(props)}>{props.icon}{props.label}</button>;
+}
+
+/** A button that creates a root and opens it. */
+export function CreateButton({ address }: { address: string }) {
+  const { type, name } = segments(address)[0];
+  return <ActButton label={`Create ${type} ${name}`} title={`Create ${type} ${name}?`} endpoint="create" params={{ address }} onDone={() => go(agentLink(address))} />;
 }
 
 let current: Props | null = null;

@@ -1,7 +1,7 @@
 // One agent: what it is, did and will do.
 
 import { lazy, type ReactNode, useState } from "react";
-import { ActButton } from "./Act";
+import { ActButton, CreateButton } from "./Act";
 import { plural, segments } from "./format";
 import { useAnswer, useStream } from "./hooks";
 import { AgentPath, ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
@@ -41,7 +41,7 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
   const name = above.pop()!;
   const title = <><span className="type">{name.type}</span> {name.name}</>;
   if (!row) return <><AgentPath above={above} /><Title title={title} />{lost ? <ErrorNote error={lost} /> : <Loading />}</>;
-  if (row.status === "gone") return <><AgentPath above={above} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a></Nothing></>;
+  if (row.status === "gone") return <><AgentPath above={above} /><Title title={title} /><Nothing title="There is no such agent">It was deleted, or it was never created. <a href={link(["agents"], { q: name.name })}>Find agents with this name</a><Create address={address} /></Nothing></>;
   const hasChat = Boolean(schema.data?.is_chat || schema.data?.tables.some((one) => one.name === "sapwood_messages"));
   const added = (session.tabs[name.type] ?? []).map((one, number): Tab => ({ name: `tab-${number}`, label: one.title, view: AuthorTab, number }));
   const tabs = [...TABS.filter((one) => one.name !== "chat" || hasChat), ...added];
@@ -59,6 +59,13 @@ function Shell({ address, tab }: { address: string; tab?: string }) {
       {isWaiting ? <Loading /> : <View key={shown.name} address={address} row={row} schema={schema.data} number={shown.number} />}
     </>
   );
+}
+
+/** A button for a root that does not exist. Sub-agents are created by their parents. */
+function Create({ address }: { address: string }) {
+  const { roots } = useSession();
+  if (address.includes("/") || !roots.includes(segments(address)[0].type)) return null;
+  return <span className="nothing-act"><CreateButton address={address} /></span>;
 }
 
 function About({ row }: { row: WatchRow }) {

@@ -2,6 +2,7 @@
 
 import { type CSSProperties, type KeyboardEvent, useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import { Turn } from "../design/icons";
+import { CreateButton } from "./Act";
 import { count, plural, segments } from "./format";
 import { useIsVisible, useStream } from "./hooks";
 import { AgentName, ErrorNote, Field, Gaps, Loading, Nothing, Shown, StatusBadge, Title } from "./parts";
@@ -17,6 +18,7 @@ const STATUSES = ["live", "busy", "starting", "asleep", "aborted", "quarantined"
 const REFRESH = 5000;
 const SETTLED = 200;
 const MOST_WATCHED = 300;
+const MOST_ROOTS = 6;
 
 let kept: { token: string | null; tree: AgentTree } | null = null;
 
@@ -110,7 +112,7 @@ function Tree() {
 
   if (!top.pages.length) return top.error ? <ErrorNote error={top.error} onRetry={() => void tree.load(top)} /> : <Loading what="Loading the agents" />;
   if (!lines.length && below !== null) return <Nothing title="No children">Below this agent there are none.</Nothing>;
-  if (!lines.length) return <Nothing title="There are no agents yet">An agent is created by the first client, call or page that names it.</Nothing>;
+  if (!lines.length) return <Nothing title="There are no agents yet">An agent is created by the first client, call or page that names it.<Roots /></Nothing>;
   return (
     <>
       <div className="fills list-box">
@@ -130,6 +132,12 @@ function Tree() {
 const Heads = ({ note }: { note: React.ReactNode }) => (
   <div className="agent-line is-head" aria-hidden="true">{LABELS.map((one, at) => <span key={one}>{one}{at === 0 && <span className="muted list-note"> · {note}</span>}</span>)}</div>
 );
+
+/** Buttons for roots that can be created. */
+function Roots() {
+  const { roots } = useSession();
+  return <span className="nothing-act">{roots.slice(0, MOST_ROOTS).map((type) => <CreateButton key={type} address={`${type}:main`} />)}</span>;
+}
 
 type TreeLineProps = { line: Line; at: number; style: CSSProperties; isActive: boolean; onToggle: () => void; onRetry: () => void };
 

@@ -31,7 +31,7 @@ export function Now() {
       </section>
       <section aria-labelledby="busiest">
         <h2 id="busiest">Busiest agents</h2>
-        {top.data.busiest.length ? <Busiest rows={top.data.busiest} /> : <Nothing title="All agents are asleep">They wake when a client connects, a call arrives or a schedule is due.</Nothing>}
+        {top.data.busiest.length ? <Busiest rows={top.data.busiest} /> : <Nothing title="No agent is in memory">Agents wake when a client connects, a call arrives or a schedule is due.</Nothing>}
       </section>
       <Gaps unanswered={top.data.unanswered} unread={letters.data?.unread} />
     </>

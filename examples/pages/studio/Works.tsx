@@ -24,7 +24,7 @@ export default function Works({ address }: TabProps) {
   ];
   return (
     <PagedTable label="Work" pages={pages} columns={columns} id={(row) => String(row.number)} loading="Loading the records">
-      <Nothing title="There are no records">The agent has done nothing yet, its records are older than its class keeps them, or its class has <code>record_retention = None</code>.</Nothing>
+      <Nothing title="There are no records">Turns, runs, fibers, and scheduled and queued calls appear here. Calls of clients are not recorded. Records are deleted after the <code>record_retention</code> of the class.</Nothing>
     </PagedTable>
   );
 }

@@ -12,6 +12,7 @@ from sapwood.admin.chunks import CHUNKS
 from sapwood.admin.cluster import CLUSTER
 from sapwood.admin.commands import COMMANDS
 from sapwood.admin.connections import CONNECTIONS
+from sapwood.admin.creation import CREATE
 from sapwood.admin.endpoint import Endpoint
 from sapwood.admin.files import FILES
 from sapwood.admin.find import FIND
@@ -54,6 +55,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     SEND,
     CANCEL_RUN,
     CANCEL_TURN,
+    CREATE,
     RESTART,
     DESTROY,
     TAB_CALL,

@@ -1,1 +1,1 @@
-import{t as e}from"./LogLines.js";import{T as t}from"./format.js";var n=t();function r({address:t}){return(0,n.jsx)(e,{address:t})}export{r as default};
+import{t as e}from"./LogLines.js";import{T as t}from"./hooks.js";var n=t();function r({address:t}){return(0,n.jsx)(e,{address:t})}export{r as default};

@@ -1,1 +1,1 @@
-import{b as e}from"./page.js";import{t}from"./SpendingTables.js";import{T as n}from"./format.js";var r=n();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(e,{title:`Spending`}),(0,r.jsx)(t,{})]})}export{i as default};
+import{x as e}from"./page.js";import{t}from"./SpendingTables.js";import{T as n}from"./hooks.js";var r=n();function i(){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(e,{title:`Spending`}),(0,r.jsx)(t,{})]})}export{i as default};
