@@ -90,7 +90,7 @@ def check_class(cls: type[AgentBase]) -> None:
         # What an agent class above has was asked about when that was made.
         if owner is cls or not issubclass(owner, base):
             for text in asked.values():
-                _warn(text)
+                warn_at_class(text)
     if isinstance(getattr(cls, "migrations", ()), str):
         raise UsageError(
             f"{cls.__name__}.migrations must be a tuple of SQL scripts or the Path of a folder of .sql files, got a "
@@ -112,14 +112,14 @@ def _check_method(cls: type, name: str, function: Any, hooks: frozenset[str]) ->
     if name == "on_start" and not inspect.iscoroutinefunction(function):
         raise UsageError(f"{cls.__name__}.on_start must be `async def`.")
     if plain and name not in hooks and not name.startswith("_") and not getattr(function, MAY_BE_PLAIN, False):
-        _warn(
+        warn_at_class(
             f"{cls.__name__}.{name} is not `async def`, but calls through a stub must be awaited, which type checkers "
             f"cannot see. Write `async def`, or rename it _{name} if only the agent itself calls it."
         )
 
 
-def _warn(text: str) -> None:
-    """Warn about a class where it is written."""
+def warn_at_class(text: str) -> None:
+    """Warn about the class that is being made, where it is written."""
     frame = definition()
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     module = frame.f_globals.get("__name__", "")

@@ -198,6 +198,15 @@ def test_a_class_in_tools_is_refused(tools: Any, remedy: str) -> None:
         type("Mine", (ChatAgent,), {"tools": tools})
 
 
+def test_an_agent_as_a_tool_outside_of_tools_is_warned_about() -> None:
+    ask = agent_tool(Clerical, description="Writes.")
+    with pytest.warns(UserWarning, match=r"Mine\.ask is agent_tool\(Clerical\), but .* Write tools = ") as seen:
+        type("Mine", (ChatAgent,), {"ask": ask})
+
+    assert len(seen) == 1
+    type("Mine", (ChatAgent,), {"ask": ask, "tools": (ask,)})  # a warning would be an error here
+
+
 def test_a_misspelt_hook_that_is_plain_is_asked_about() -> None:
     def is_read_only(self: Any, connection: Any) -> bool:
         return True

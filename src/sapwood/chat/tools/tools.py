@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sapwood.agent import Agent
-from sapwood.agent_checks import MAY_BE_PLAIN
+from sapwood.agent_checks import MAY_BE_PLAIN, warn_at_class
 from sapwood.chat.tools.agent_tools import AgentTool, PersistentAgent
 from sapwood.chat.tools.persistent_children import DEFERRED, Companions
 from sapwood.chat.tools.server_tools import ServerTools
@@ -246,6 +246,12 @@ def check_tools(cls: type, tools: Any) -> None:
             is_agent = issubclass(one, Agent)
             remedy = f"agent_tool({name}) or persistent_agent({name})" if is_agent else f"{name}(…)"
             raise UsageError(f"{cls.__name__}.tools must not contain a class, got {name}. Write {remedy}.")
+    offered = cast("Sequence[object]", tools if isinstance(tools, Sequence) else ())
+    for name, value in vars(cls).items() if isinstance(tools, Sequence) else ():
+        if isinstance(value, AgentTool | PersistentAgent) and all(value is not one for one in offered):
+            made, remedy = _written(value)
+            why = "but the model is offered only what is in `tools`"
+            warn_at_class(f"{cls.__name__}.{name} is {made}, {why}. Write tools = ({remedy},).")
 
 
 def _written(tool: Any) -> tuple[str, str]:
