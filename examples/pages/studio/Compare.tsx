@@ -18,6 +18,11 @@ const NOTICEABLE = 0.05;
 export default function Compare() {
   const { query } = useRoute();
   const [a, aw, b, bw] = ["a", "aw", "b", "bw"].map((name) => query.get(name) ?? "");
+  if (!a || !aw || !b || !bw) return <><Title title="Compare" /><Nothing title="Choose what to compare">The timeline of a turn or run has a list of others: <strong>Compare with …</strong> <a href="#/agents">Choose an agent</a></Nothing></>;
+  return <Pairs a={a} aw={aw} b={b} bw={bw} />;
+}
+
+function Pairs({ a, aw, b, bw }: { a: string; aw: string; b: string; bw: string }) {
   const first = useTimeline(a, aw);
   const second = useTimeline(b, bw);
   const [onlyDifferent, setOnly] = useState(false);
