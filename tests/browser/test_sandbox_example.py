@@ -123,7 +123,7 @@ def test_ten_ways_out_are_tried_and_each_is_refused_with_a_reason(
         ("Walk from a value to all classes", "raised", "no attribute '__class__'"),
         ("Loop forever, and catch all exceptions", "limit", "The code ran longer than 1"),
         ("Use all memory", "limit", "bytes of memory"),
-        ("Recurse without end", "limit", "more than 100 deep"),
+        ("Recurse without end", "limit", "The code exceeded the recursion depth of 100"),
         ("Flood the output", "limit", "The code printed more than 2000 bytes"),
         ("Call a method of the database", "raised", "no attribute 'erase'"),
         ("Pass an invalid argument", "binding", "customers() argument 'city'"),
