@@ -70,5 +70,4 @@ def listen(options: ServeOptions) -> socket.socket:
         raise UsageError(
             f"Cannot listen on {options.host} port {options.port}: {error.strerror}. Choose another port with --port."
         ) from None
-    listening.set_inheritable(True)
     return listening

@@ -145,6 +145,7 @@ async def _arrange(folder: Path, sharing: ShardPlan) -> None:
 
 def _work(seat: Seat, options: ServeOptions, listening: socket.socket, token: str) -> None:
     """Be one worker: serve, until the supervisor says that it is enough."""
+    _keep_files()
     pool = seat.sharing.pool(seat.number)
     log_server(options, seat.number, pool)
     with errors_in_log(options):
@@ -185,8 +186,20 @@ def develop(options: ServeOptions, folder: Path) -> None:
 
 
 def _run_watched(options: ServeOptions, token: str, sockets: list[socket.socket] | None) -> None:
+    _keep_files()
     with errors_in_log(options):
         _run(options, sockets, token)
+
+
+def _keep_files() -> None:
+    """Keep the files and sockets that this process was given from the programs that it starts.
+
+    A program that outlives us, such as the process of a sandbox, would hold the port and the data folder.
+    """
+    for file in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - they are numbers
+        if file > 2:  # all but standard input, output and error
+            with contextlib.suppress(OSError):  # the listing itself is closed by now
+                os.set_inheritable(file, False)
 
 
 def _run(options: ServeOptions, sockets: list[socket.socket] | None, token: str) -> None:
