@@ -89,8 +89,8 @@ class AdminDoor:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
-        request, received = Request(scope, receive), Received()
-        if (refused := cross_origin_refusal(request, self._node().settings, allows_cors=False)) is not None:
+        request, received, node = Request(scope, receive), Received(), self._node()
+        if (refused := cross_origin_refusal(request, node.settings, allows_cors=False)) is not None:
             await refused(scope, receive, send)
             return
 
@@ -102,12 +102,7 @@ class AdminDoor:
             response = await _answered(self._read(request, received), lambda: _shows_content(received.access))
             await response(scope, receive, noted)
         finally:
-            self._record(received, received.status)
-
-    def _record(self, received: Received, status: int | None) -> None:
-        if received.is_act and received.access is not None and received.endpoint is not None:
-            audit = Audit(self._node().folder, self._node().clock)
-            audit.add(received.access.name, received.endpoint.name, received.params, status)
+            _record(node, received, received.status)  # the app may have stopped by now
 
     def _access(self, request: Request) -> Access | None:
         """Return what the token of a request allows; `None` if it is wrong or has expired."""
@@ -166,7 +161,7 @@ class AdminDoor:
         endpoint.check(params, access)
         endpoint.check_class(self._node(), params, access)
         await self._node().shared(Operate).check(access.name, what, addresses_of(params))
-        self._record(received, None)
+        _record(self._node(), received, None)
         far = self._node().far
         if far is None or endpoint.is_of_any_node:
             return await self._do(endpoint, params, access, request)
@@ -257,6 +252,13 @@ def _message(endpoint: Endpoint[Any], params: Params, access: Access) -> bytes:
 
 def _shows_content(access: Access | None) -> bool:
     return access is not None and "content" in access.scopes
+
+
+def _record(node: Node, received: Received, status: int | None) -> None:
+    """Add an act to the audit log, at its beginning and its end."""
+    if received.is_act and received.access is not None and received.endpoint is not None:
+        audit = Audit(node.folder, node.clock)
+        audit.add(received.access.name, received.endpoint.name, received.params, status)
 
 
 async def _answered(answer: Awaitable[Response], shows_content: Callable[[], bool]) -> Response:
