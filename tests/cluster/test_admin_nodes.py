@@ -16,10 +16,13 @@ from tests.machine import patience
 
 from sapwood import Agent, App, Settings
 from sapwood.admin.door import AdminDoor
+from sapwood.kernel.ports.shards import shard_of
 from sapwood.runtimes.cluster.base.layout import Layout
+from sapwood.runtimes.cluster.base.placement import wished
 from sapwood.runtimes.cluster.runtime import ClusterRuntime
 from sapwood.testing.loop import until
 from sapwood.testing.memory_log import MemoryArchive
+from sapwood.types import Address
 
 TOKEN = "the-token-of-every-folder"
 NAMES = [f"t{number:02}" for number in range(12)]
@@ -87,24 +90,28 @@ async def pages(ask: Any, what: str, **params: Any) -> list[dict[str, Any]]:
             return found
 
 
-def has_shards(app: App) -> bool:
-    """Return whether a node owns shards, as it sees it."""
-    assert app.node.cluster is not None
-    name = app.node.settings.node
-    return any(one["shards"] for one in app.node.cluster.status()["nodes"] if one["node"] == name)
+def are_settled(*apps: App) -> bool:
+    """Return whether each tree is at the node that it should be at: no shard is about to move."""
+    names = [app.node.settings.node for app in apps]
+    roots = [Address.parse(f"AdminNodesPlanner:{name}") for name in NAMES]
+    return all(
+        app.node.owns(root) == (wished(shard_of(root), names) == app.node.settings.node)
+        for root in roots
+        for app in apps
+    )
 
 
 async def test_each_node_answers_for_all_trees_and_acts_on_them(nats: Nats, tmp_path: Path) -> None:
     archive = MemoryArchive()
     async with node(nats, tmp_path, archive, "a") as (one, ask_a), node(nats, tmp_path, archive, "b") as (two, ask_b):
-        await until(lambda: has_shards(one) and has_shards(two), patience())
+        await until(lambda: are_settled(one, two), patience())
         for name in NAMES:
             await (await one.get_agent(AdminNodesPlanner, name)).plan()
         await until(lambda: bool(one.node.trees and two.node.trees), patience())
         addresses = [f"AdminNodesPlanner:{name}" for name in NAMES]
         rows: list[dict[str, Any]] = []
         async with asyncio.timeout(patience()):
-            while [row["address"] for row in rows] != addresses:  # shards move at the beginning
+            while [row["address"] for row in rows] != addresses:
                 rows = await pages(ask_a, "agenda")
         assert await pages(ask_b, "agenda") == rows
         for row in rows:

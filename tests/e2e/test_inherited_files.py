@@ -64,6 +64,7 @@ def test_a_program_that_an_agent_starts_holds_neither_the_port_nor_the_data(
     with serving(tmp_path, *command) as server:
         held = {listening(server.port), str(tmp_path / "sapwood-data/lock")}
         flags = [one for process in below(server.process.pid) for one in flags_of(process, held)]
+        server.stop()
 
     assert len(flags) >= 2
     assert [one for one in flags if not one & CLOSED_ON_EXEC] == []
