@@ -454,15 +454,14 @@ async def test_an_answer_to_what_is_not_asked_any_more_is_not_sent() -> None:
         await giving
 
 
-@pytest.mark.parametrize(
-    "garbled",
-    [
-        b"<html>",
-        pytest.param(b'{"result": 3}', marks=pytest.mark.nightly),
-        pytest.param(b" " * 20_000, marks=pytest.mark.nightly),
-    ],
-    ids=["html", "3", "long"],
-)
+def each_garbled(**replies: bytes) -> pytest.MarkDecorator:
+    """Run a test with each of these replies: all but the first run nightly."""
+    first, *others = replies.items()
+    params = [pytest.param(body, id=name, marks=pytest.mark.nightly) for name, body in others]
+    return pytest.mark.parametrize("garbled", [pytest.param(first[1], id=first[0]), *params])
+
+
+@each_garbled(html=b"<html>", three=b'{"result": 3}', long=b" " * 20_000)
 async def test_an_answer_whose_reply_cannot_be_read_may_have_been_taken(
     garbled: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,15 +494,7 @@ async def test_a_page_of_a_proxy_instead_of_a_reply_is_asked_for_again(method: s
         assert both.count("SendMessage") == 1
 
 
-@pytest.mark.parametrize(
-    "garbled",
-    [
-        b'{"result": {"id": 3}}',
-        pytest.param(b"[]", marks=pytest.mark.nightly),
-        pytest.param(b" " * 20_000, marks=pytest.mark.nightly),
-    ],
-    ids=["id", "list", "long"],
-)
+@each_garbled(id=b'{"result": {"id": 3}}', list=b"[]", long=b" " * 20_000)
 async def test_a_reply_that_is_invalid_or_too_long_fails_the_run_and_says_why(
     garbled: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

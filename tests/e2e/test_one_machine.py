@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.docs.test_deploy_files import DEPLOY, RULES, expressions
-from tests.e2e.command import PATIENCE, serving
+from tests.e2e.command import PATIENCE, serving, until
 from tests.ports import free_port
 from websockets.sync.client import connect
 
@@ -50,27 +49,16 @@ def read(url: str) -> bytes:
         return response.read()
 
 
-def said(url: str) -> Any:
-    text = read(url)
+def answered(url: str) -> Any:
+    """Return what a page says, and `None` while nothing answers there."""
+    try:
+        text = read(url)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return None
+    except (urllib.error.URLError, ConnectionError):
+        return None
     return json.loads(text) if text.startswith(b"{") else text
-
-
-def until(what: str, url: str, is_so: Callable[[Any], bool]) -> Any:
-    """Return what a page says once it is as wanted."""
-    deadline = time.monotonic() + PATIENCE
-    last: object = None
-    while time.monotonic() < deadline:
-        try:
-            last = said(url)
-            if is_so(last):
-                return last
-        except urllib.error.HTTPError as error:
-            last = error.code
-            error.close()
-        except (urllib.error.URLError, ConnectionError) as error:
-            last = error
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: {last}")
 
 
 @pytest.mark.nightly
@@ -86,25 +74,28 @@ def test_prometheus_reads_every_metric_that_is_asked_for_and_notices_the_end_of_
         files = ("--config.file=prometheus.yml", "--storage.tsdb.path=store")
         with running(tmp_path, "prometheus", *files, f"--web.listen-address=127.0.0.1:{port}"):
             api = f"http://127.0.0.1:{port}/api/v1"
-            until("scraped", f"{api}/query?query=sapwood_ready", lambda it: bool(it["data"]["result"]))
-            rules = until(
-                "evaluated",
-                f"{api}/rules",
-                lambda it: all(one["health"] == "ok" for one in it["data"]["groups"][0]["rules"]),
-            )["data"]["groups"][0]["rules"]
+
+            def data(what: str) -> Any:
+                return (answered(f"{api}/{what}") or {"data": {}})["data"]
+
+            def evaluated() -> list[Any]:
+                (found,) = data("rules").get("groups") or [{"rules": []}]
+                return found["rules"] if all(one["health"] == "ok" for one in found["rules"]) else []
+
+            def names_of_alerts() -> list[str]:
+                return [one["labels"]["alertname"] for one in data("alerts").get("alerts", ())]
+
+            until(lambda: data("query?query=sapwood_ready").get("result"))
+            rules = until(evaluated)
             assert [one["name"] for one in rules] == [one["alert"] for one in RULES]
             assert {one["state"] for one in rules} == {"inactive"}
             for expression in expressions():
                 query = urllib.parse.quote(expression.replace("$instance", ".*"))
-                assert said(f"{api}/query?query={query}")["status"] == "success"
+                assert answered(f"{api}/query?query={query}")["status"] == "success"
 
             server.stop()
 
-            until(
-                "the end of the server is noticed",
-                f"{api}/alerts",
-                lambda it: "SapwoodDown" in [one["labels"]["alertname"] for one in it["data"]["alerts"]],
-            )
+            until(lambda: "SapwoodDown" in names_of_alerts())
 
 
 @pytest.mark.nightly
@@ -117,7 +108,7 @@ def test_caddy_passes_pages_and_sockets_on_and_keeps_the_metrics_inside(tmp_path
         site = text.replace("agents.example.com", f"http://localhost:{port}").replace(":8000", f":{server.port}")
         (tmp_path / "Caddyfile").write_text("{\n\tadmin off\n}\n" + site)
         with running(tmp_path, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile"):
-            until("Caddy is there", f"http://localhost:{port}/healthz", lambda it: it == b"ok")
+            until(lambda: answered(f"http://localhost:{port}/healthz") == b"ok")
             with pytest.raises(urllib.error.HTTPError) as refused:
                 read(f"http://localhost:{port}/metrics")
             with refused.value:

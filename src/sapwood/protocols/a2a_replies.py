@@ -138,9 +138,17 @@ class RpcError(RemoteRefused):
 def read(body: bytes, kind: type[T], server: str) -> T:
     """Return JSON of a server as a value. Raises `RemoteRefused` if it is none."""
     try:
-        return msgspec.convert(read_json(body, ANY), kind)
+        told = read_json(body, ANY)
     except msgspec.MsgspecError as error:
         raise RemoteRefused(f"{server} sent an invalid response: {error}.") from None
+    return _converted(told, kind, server, "response")
+
+
+def _converted(told: Any, kind: type[T], server: str, what: str) -> T:
+    try:
+        return msgspec.convert(told, kind)
+    except msgspec.ValidationError as error:
+        raise RemoteRefused(f"{server} sent an invalid {what}: {error}.") from None
 
 
 def result_of(body: bytes, kind: type[T], server: str) -> T:
@@ -152,14 +160,8 @@ def result_of(body: bytes, kind: type[T], server: str) -> T:
         told = read_json(body, ANY)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"{server} sent a response that is no JSON: {error}.") from None
-    try:
-        answer = msgspec.convert(told, Answer)
-    except msgspec.ValidationError as error:
-        raise RemoteRefused(f"{server} sent an invalid response: {error}.") from None
+    answer = _converted(told, Answer, server, "response")
     if answer.error is not None:
         text = f"{server} responded with error {answer.error.code}: {answer.error.message[:SHOWN]}"
         raise RpcError(text, answer.error.code)
-    try:
-        return msgspec.convert(answer.result, kind)
-    except msgspec.ValidationError as error:
-        raise RemoteRefused(f"{server} sent an invalid result: {error}.") from None
+    return _converted(answer.result, kind, server, "result")

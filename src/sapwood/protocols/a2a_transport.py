@@ -212,7 +212,7 @@ class A2aTransport:
         return True
 
     async def _note_taken(self, message: str) -> None:
-        """Store that the server went on after an answer, unless a reader of the task has noticed it."""
+        """Store that the server has continued after an answer, unless a reader of the task has noticed it."""
         known = self._known()
         if known.answered is not None and known.answered.message == message:
             answered = msgspec.structs.replace(known.answered, is_taken=True)

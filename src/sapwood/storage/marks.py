@@ -118,9 +118,14 @@ def generation_of(path: Path, frames: int) -> int | None:
         return None
     if frames:
         return int.from_bytes(header[12:16], "big")  # with a damaged header SQLite finds none
-    order = ">" if header[3] & 1 else "<"  # as SQLite computes the checksum of the header
-    found = struct.pack(">2I", *checksum(struct.iter_unpack(f"{order}2I", header[:24])))
-    return int.from_bytes(header[12:16], "big") if found == header[24:] else None
+    return int.from_bytes(header[12:16], "big") if _checksum(header, header[:24]) == header[24:] else None
+
+
+def _checksum(header: bytes, content: bytes, before: bytes = bytes(8)) -> bytes:
+    """Return the checksum of a part of a log that follows one with this checksum, as SQLite computes it."""
+    order = ">" if header[3] & 1 else "<"
+    pairs = struct.iter_unpack(f"{order}2I", content)
+    return struct.pack(">2I", *checksum(pairs, struct.unpack(">2I", before)))
 
 
 def clear_log_after(path: Path, frames: int, files: Files) -> None:
@@ -140,15 +145,14 @@ def _has_commit_after(wal: Path, frames: int, ahead: int) -> bool:
     if wal.stat().st_size <= begin:
         return False
     header, found = _read(wal, 0, WAL_HEADER), _read(wal, begin, ahead * size)
-    salts, words = header[16:24], f"{'>' if header[3] & 1 else '<'}2I"
+    salts = header[16:24]
     behind = [found[at : at + size] for at in range(0, len(found) - size + 1, size)]
     last = header[24:] if frames == 0 else _read(wal, begin - size + 16, 8)
     stored = [last, *(one[16:24] for one in behind)]  # the checksum before each frame
 
     def after(one: bytes, before: bytes) -> bytes:
         """Return the checksum of a frame that follows one with this checksum."""
-        pairs = struct.iter_unpack(words, one[:8] + one[FRAME_HEADER:])
-        return struct.pack(">2I", *checksum(pairs, struct.unpack(">2I", before)))
+        return _checksum(header, one[:8] + one[FRAME_HEADER:], before)
 
     for at, one in enumerate(behind):
         if one[8:16] != salts or not _frame(one, 4)[0]:

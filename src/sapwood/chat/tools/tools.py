@@ -238,7 +238,10 @@ def check_tools(cls: type, tools: Any) -> None:
     if is_tool or not (isinstance(tools, Iterable) or hasattr(tools, "__get__")):
         got, remedy = _written(tools)
         raise UsageError(f"{cls.__name__}.tools must be a tuple of tools, got {got}. Write tools = ({remedy},).")
-    for one in cast("Sequence[Any]", tools if isinstance(tools, Sequence) else ()):
+    if not isinstance(tools, Sequence):
+        return
+    offered = cast("Sequence[Any]", tools)
+    for one in offered:
         if isinstance(one, str):
             raise UsageError(f"{cls.__name__}.tools must not contain a string, got {one!r}. Write the function itself.")
         if isinstance(one, type):
@@ -246,8 +249,7 @@ def check_tools(cls: type, tools: Any) -> None:
             is_agent = issubclass(one, Agent)
             remedy = f"agent_tool({name}) or persistent_agent({name})" if is_agent else f"{name}(…)"
             raise UsageError(f"{cls.__name__}.tools must not contain a class, got {name}. Write {remedy}.")
-    offered = cast("Sequence[object]", tools if isinstance(tools, Sequence) else ())
-    for name, value in vars(cls).items() if isinstance(tools, Sequence) else ():
+    for name, value in vars(cls).items():
         if isinstance(value, AgentTool | PersistentAgent) and all(value is not one for one in offered):
             made, remedy = _written(value)
             why = "but the model is offered only what is in `tools`"
