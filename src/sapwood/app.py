@@ -54,7 +54,7 @@ from sapwood.runs.tables.run_reads import (
     unfinished_runs,
     whole_question,
 )
-from sapwood.runtimes.local import LocalRuntime, Share
+from sapwood.runtimes.local import LocalRuntime, Predecessor, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
 from sapwood.web.asgi_types import Receive, Scope, Send
@@ -218,11 +218,14 @@ class App:
         self.settings = replace(self.settings, **settings)
         self._runtime = _runtime(self.settings)
 
-    def share(self, share: Share) -> None:
-        """Run a share of the trees, next to other processes on the same data folder. `--workers` uses this."""
+    def share(self, share: Share | None, predecessor: Predecessor | None = None) -> None:
+        """Run a share of the trees, next to other processes on the same data folder. `--workers` uses this.
+
+        With a predecessor, the app starts once that server has released the share, or the folder. `upgrade` uses this.
+        """
         if self._given_runtime is not None:
             raise UsageError("The app was given a runtime, so its trees cannot be shared between workers.")
-        self._runtime = LocalRuntime(self.settings, share=share)
+        self._runtime = LocalRuntime(self.settings, share=share, predecessor=predecessor)
 
     async def __aenter__(self) -> Self:
         if self._node is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sapwood.cli import backup_commands, serve_commands
+from sapwood.cli import backup_commands, serve_commands, upgrade_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,7 +23,7 @@ RULES = [
     for rule in group["rules"]
 ]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-COMMANDS = {"serve": serve_commands.serve, "backup": backup_commands.backup}
+COMMANDS = {"serve": serve_commands.serve, "backup": backup_commands.backup, "upgrade": upgrade_command.upgrade}
 
 
 def panels() -> list[dict[str, Any]]:
@@ -68,12 +68,12 @@ def test_every_panel_has_a_place_of_its_own() -> None:
 
 @pytest.mark.parametrize("unit", [one for one in UNITS if one.suffix == ".service"], ids=lambda one: one.name)
 def test_a_unit_runs_a_command_that_sapwood_has(unit: Path) -> None:
-    (line,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), flags=re.MULTILINE)
-    program, command, *words = shlex.split(line)
+    for line in re.findall(r"^Exec(?:Start|Reload)=(.+)$", unit.read_text(), flags=re.MULTILINE):
+        program, command, *words = shlex.split(line)
 
-    assert program.endswith("/bin/sapwood")
-    options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    assert options <= set(COMMANDS[command].__annotations__)
+        assert program.endswith("/bin/sapwood")
+        options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+        assert options <= set(COMMANDS[command].__annotations__)
 
 
 @pytest.mark.needs("promtool")

@@ -28,6 +28,7 @@ from sapwood.admin.slow import SLOW
 from sapwood.admin.studio_tabs import TAB_CALL
 from sapwood.admin.transcript import TRANSCRIPT
 from sapwood.admin.turn_tests import RECORD
+from sapwood.admin.upgrade import UPGRADE
 from sapwood.admin.watch import WATCH
 
 ALL: tuple[Endpoint[Any], ...] = (
@@ -59,6 +60,7 @@ ALL: tuple[Endpoint[Any], ...] = (
     RESTART,
     DESTROY,
     TAB_CALL,
+    UPGRADE,
     *COMMANDS,
 )
 ENDPOINTS: dict[str, Endpoint[Any]] = {one.name: one for one in ALL}

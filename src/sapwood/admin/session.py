@@ -16,11 +16,13 @@ async def _session(call: AdminCall, _: Params) -> Answer:
         "scopes": [scope for scope in SCOPES if scope in access.scopes],
         "below": None if access.below is None else str(access.below),
         "expires_at": access.expires_at,
-        "version": version("sapwood"),
+        "version": VERSION,
         "roots": [root.type for root in node.roots],
         "authentication": node.authentication,
         "tabs": listed_tabs(node),
     }
 
 
+VERSION = version("sapwood")
+"""The release that this process runs, also while another one is being installed."""
 SESSION = Endpoint("session", None, Params, _session)

@@ -114,6 +114,8 @@ def _import(where: str) -> ModuleType:
         if not path.exists():
             raise UsageError(f"The file {where!r} does not exist.")
         folder, where = path.resolve().parent, path.stem
+    if not all(where.split(".")):
+        raise UsageError(f"{where!r} is not a valid module name. Pass the app as module:app, such as app:app.")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
@@ -129,5 +131,3 @@ def _import(where: str) -> ModuleType:
         raise UsageError(
             f"The module {where!r} does not exist in {folder}. Pass the app as module:app, such as app:app."
         ) from None
-    except ValueError as error:
-        raise UsageError(f"{where!r} is not a valid module name: {error}.") from None

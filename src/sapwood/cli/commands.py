@@ -42,6 +42,7 @@ COMMANDS = (
     "temporal_commands:temporal",
     "new_command:new",
     "shell:shell",
+    "upgrade_command:upgrade",
     "check_commands:upgrade_check",
     "check_commands:doctor",
 )

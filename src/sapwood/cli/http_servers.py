@@ -8,18 +8,21 @@ import logging
 import socket
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
 from sapwood.address import kebab
+from sapwood.admin.upgrade import Upgrades
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE, write_operator_file
 from sapwood.cli.serve_options import ServeOptions, url_of
+from sapwood.cli.successor import Successor
+from sapwood.cli.upgrade import Upgrade
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.runs.http.events_http import OpenStreams
@@ -28,6 +31,7 @@ from sapwood.runtimes.workers.supervisor import CLOSED
 from sapwood.storage.availability import StorageUnavailable
 from sapwood.studio.door import PATH as STUDIO
 from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
+from sapwood.web.http_connection import HttpConnection
 from sapwood.web.server import WebSockets, drain
 
 log = logging.getLogger("sapwood.server")
@@ -36,6 +40,9 @@ TICK = 1.0
 """Seconds between two dates in the headers of responses, and between two looks at whether the node still works."""
 LAST_ANSWERS = 3.0
 """Seconds that clients' sockets have to close: first their calls finish, then the clients confirm the close."""
+LAST_REQUESTS = 1.0
+"""Seconds that requests have to be answered before a successor takes over. Slow ones have been waited for."""
+LOOK = 0.005
 
 
 class Together:
@@ -76,11 +83,73 @@ class Together:
 
 
 class EventServer(uvicorn.Server):
-    """A server that wakes an idle process once a second, and ends at once when it has to. uvicorn's polls for that."""
+    """A server that wakes an idle process once a second, and ends at once when it has to. uvicorn's polls for that.
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    It can take over the work of a predecessor when it starts, and hand it to a successor when it ends.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: App, upgrade: Upgrade | None = None) -> None:
         super().__init__(config)
         self._wake: Callable[[], object] = lambda: None
+        self._app = app
+        self._upgrade = upgrade
+        """How it is replaced by another one; `None` if it cannot be."""
+        self.successor: Successor | None = None
+        """What everything is handed to; `None` if the server just ends."""
+
+    def hand_over(self, successor: Successor) -> None:
+        """End, and hand everything to the successor."""
+        self.successor = successor
+        self.end()
+
+    async def take_over(self) -> None:
+        """Continue what a predecessor left, if there is one, and let operators replace this server from now on."""
+        if (upgrade := self._upgrade) is None:
+            return
+        with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
+            self._app.node.shared(Upgrades).start = lambda: upgrade.start(lambda: self._app.node, self)
+        connections, upgrade.connections = upgrade.connections, []
+        if upgrade.predecessor is not None:
+            connections += upgrade.predecessor.taken_connections()
+        await self._adopt(connections)
+        if upgrade.predecessor is not None:
+            upgrade.predecessor.serves(self.end)
+
+    async def _adopt(self, connections: Iterable[tuple[int, bytes]]) -> None:
+        """Continue connections that another server, or this one before, has accepted."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol(received: bytes) -> asyncio.Protocol:
+            make = cast("Callable[..., HttpConnection]", config.http_protocol_class)
+            made = make(config=config, server_state=self.server_state, app_state=self.lifespan.state)
+            made.received_before = received
+            return made
+
+        for descriptor, received in connections:
+            connection = socket.socket(fileno=descriptor)
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):  # the client is gone
+                await loop.connect_accepted_socket(lambda received=received: protocol(received), connection)
+
+    async def _give(self, successor: Successor) -> None:
+        """Accept no client, and give away each connection that waits for a request, as soon as it does."""
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(UsageError):
+            self._app.node.is_leaving = True
+            self._app.node.shared(OpenStreams).end()
+        connections = self.server_state.connections
+        sockets = [one for one in connections if isinstance(one, WebSockets) and one.drain()]
+        end = asyncio.get_running_loop().time() + LAST_REQUESTS
+        while asyncio.get_running_loop().time() < end:
+            left = [one for one in connections if isinstance(one, HttpConnection) and not _given(one, successor)]
+            if not left and all(one.close_sent or one.disconnected for one in sockets):
+                break
+            await asyncio.sleep(LOOK)
+        await self.lifespan.shutdown()  # what is still running is answered that it has to be sent again
+        successor.release()
+        for task in self.server_state.tasks:
+            task.cancel("the server is replaced")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -100,12 +169,19 @@ class EventServer(uvicorn.Server):
                     await ending.wait()
 
 
+def _given(connection: HttpConnection, successor: Successor) -> bool:
+    """Give a connection to the successor; return `False` if a request of it is being answered."""
+    if (found := connection.detach()) is None:
+        return False
+    successor.give(*found)
+    return True
+
+
 class QuietServer(EventServer):
     """The server of one worker. The supervisor prints its URL."""
 
     def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
-        super().__init__(config)
-        self._app = app
+        super().__init__(config, app)
         self._line = line
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -139,11 +215,16 @@ class Server(EventServer):
     """A server that writes its URL to the log and to the data folder."""
 
     def __init__(
-        self, config: uvicorn.Config, options: ServeOptions, app: App, token: str, listening: socket.socket
+        self,
+        config: uvicorn.Config,
+        options: ServeOptions,
+        app: App,
+        token: str,
+        listening: socket.socket,
+        upgrade: Upgrade | None = None,
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, app, upgrade)
         self._options = options
-        self._app = app
         self._token = token
         self._url = url_of(options, listening)
         self._file = Path(app.settings.data) / FILE
@@ -170,6 +251,7 @@ class Server(EventServer):
                 log.error("server cannot start: %s", error)
                 self.is_refused = self.should_exit = True
                 return
+            await self.take_over()
             pages = [f"{self._url}{path}" for path in page_paths(self._app)]
             log.info("sapwood is running at %s, data folder %s", self._url, self._app.settings.data)
             if self._options.dev and pages:
@@ -193,6 +275,11 @@ class Server(EventServer):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.successor is not None:
+            await self._give(self.successor)
+            return
+        if self._upgrade is not None:
+            self._upgrade.abandon()
         with contextlib.suppress(OSError):  # the file system may be read-only by now
             self._file.unlink(missing_ok=True)
         await _drain(self, self._app)

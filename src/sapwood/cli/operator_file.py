@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from sapwood.randomness import SYSTEM, new_id
 from sapwood.storage.availability import StorageUnavailable, refusals
 
 FILE = "operator.json"
@@ -21,7 +22,8 @@ def write_operator_file(folder: Path, url: str, token: str) -> None:
             half.unlink(missing_ok=True)
             descriptor = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                json.dump({"url": url, "token": token, "pid": os.getpid()}, file)
+                start = new_id(SYSTEM)
+                json.dump({"url": url, "token": token, "pid": os.getpid(), "start": start}, file)
             half.rename(path)
     except StorageUnavailable as error:
         with contextlib.suppress(OSError):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sapwood.errors import UsageError
 from sapwood.timings import DEFAULTS, Timings
 
+FIRST_FILE = 3
+"""The first open file that systemd passes to a service."""
 LogFormat = Literal["text", "json"]
 
 
@@ -58,7 +61,30 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
     return f"http://{_reachable(options.host)}:{listening.getsockname()[1]}"
 
 
+def activated_socket() -> socket.socket | None:
+    """Return the listening socket that systemd has opened for this process. `None` if it has not."""
+    variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    if variables["LISTEN_PID"] != str(os.getpid()):
+        return None
+    if variables["LISTEN_FDS"] != "1":
+        raise UsageError(
+            f"The socket unit must have one ListenStream with an address and a port, got {variables['LISTEN_FDS']}."
+        )
+    listening = socket.socket(fileno=FIRST_FILE)
+    listening.set_inheritable(False)
+    if listening.family not in (socket.AF_INET, socket.AF_INET6):
+        raise UsageError("The socket unit must have a ListenStream with an address and a port.")
+    return listening
+
+
+def at_address_of(listening: socket.socket, options: ServeOptions) -> ServeOptions:
+    """Return the options with the address that a socket really listens on, whatever the command line says."""
+    host, port = listening.getsockname()[:2]
+    return replace(options, host=host, port=port)
+
+
 def listen(options: ServeOptions) -> socket.socket:
+    """Return a socket that is bound to the address of the options."""
     if not 0 <= options.port <= 65535:
         raise UsageError(f"--port must be a number from 0 to 65535, got {options.port}.")
     try:

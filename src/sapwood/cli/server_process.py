@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -25,11 +25,16 @@ from sapwood.admin.door import AdminDoor
 from sapwood.app import App, check_agents
 from sapwood.cli.app_loader import LoadedApp, load
 from sapwood.cli.file_watch import FileWatch
+from sapwood.cli.first_process import become_first_process
 from sapwood.cli.host_check import HostCheck
 from sapwood.cli.http_servers import EventServer, QuietServer, Server, Together
+from sapwood.cli.launch import Launch
 from sapwood.cli.operator_file import FILE, write_operator_file
-from sapwood.cli.serve_options import ServeOptions, is_loopback, listen, url_of
+from sapwood.cli.predecessor import Predecessor
+from sapwood.cli.serve_options import ServeOptions, activated_socket, at_address_of, is_loopback, listen, url_of
 from sapwood.cli.server_log import errors_in_log, exit_with, log_server
+from sapwood.cli.successor import Successor
+from sapwood.cli.upgrade import Upgrade
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.runtimes.local import sockets_that_fit
@@ -67,18 +72,45 @@ NEEDED_BY_ALL = (
 
 def serve(options: ServeOptions) -> None:
     """Serve until a signal arrives."""
-    with errors_in_log(options):
-        _serve_app(options)
+    predecessor = Predecessor.found()
+    with errors_in_log(options), contextlib.nullcontext() if predecessor is None else predecessor.informed():
+        _serve_app(options, predecessor)
 
 
-def _serve_app(options: ServeOptions) -> None:
-    listening = listen(options)
-    if options.workers is None:
-        if options.pools:
-            raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
-        _run(options, [listening], secrets.token_urlsafe(32))
-    else:
+def _serve_app(options: ServeOptions, predecessor: Predecessor | None) -> None:
+    inherited = activated_socket() if predecessor is None else predecessor.listening
+    launch = Launch.of_this_process()
+    if inherited is not None:
+        options = at_address_of(inherited, options)
+    listening = inherited or listen(options)
+    if options.workers is not None:
         _supervise(options, options.workers, listening)
+        return
+    if options.pools:
+        raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
+    token = secrets.token_urlsafe(32) if predecessor is None else predecessor.facts["token"]
+    loaded = _loaded(options)
+    if loaded.app.settings.durability == Durability.REPLICATED:
+        _serve(options, loaded, token, [listening])
+        return
+    if predecessor is not None:
+        loaded.app.share(None, predecessor)
+    upgrade = Upgrade(launch, listening, token, options.grace, predecessor)
+    while True:
+        _serve(options, loaded, token, [upgrade.listening], upgrade=upgrade)
+        if (successor := upgrade.successor) is None:
+            return
+        if upgrade.is_done():
+            _leave_to(successor, predecessor)
+
+
+def _leave_to(successor: Successor, predecessor: Predecessor | None) -> NoReturn:
+    """End, as a successor serves: the first process stays, and becomes a small program that waits for the server."""
+    log.info("upgrade: process %d serves now", successor.process.pid)
+    logging.shutdown()
+    if predecessor is None or not predecessor.introduce(successor.process.pid):
+        become_first_process(successor.process.pid, successor.line)
+    os._exit(0)  # at once: the successor has all, and libraries that clean up may harm what it uses
 
 
 def _supervise(options: ServeOptions, workers: int, listening: socket.socket) -> None:
@@ -204,23 +236,32 @@ def _keep_files() -> None:
 
 def _run(options: ServeOptions, sockets: list[socket.socket] | None, token: str) -> None:
     assert sockets is not None
-    log_server(options)
     try:
-        loaded = load(options.target, options.data, **options.cluster)
-        app = loaded.app
-        if options.dev:
-            app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
-        _check_safe(options, app)
-        check_agents(app)
+        loaded = _loaded(options)
     except SapwoodError as error:
-        if not options.dev:
-            raise
         exit_with(error, options, "Retrying when a file changes.")
     _serve(options, loaded, token, sockets)
 
 
+def _loaded(options: ServeOptions) -> LoadedApp:
+    """Import the app, and refuse one that cannot be served."""
+    log_server(options)
+    loaded = load(options.target, options.data, **options.cluster)
+    app = loaded.app
+    if options.dev:
+        app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
+    _check_safe(options, app)
+    check_agents(app)
+    return loaded
+
+
 def _serve(
-    options: ServeOptions, loaded: LoadedApp, token: str, sockets: list[socket.socket], seat: Seat | None = None
+    options: ServeOptions,
+    loaded: LoadedApp,
+    token: str,
+    sockets: list[socket.socket],
+    seat: Seat | None = None,
+    upgrade: Upgrade | None = None,
 ) -> None:
     app = loaded.app
     door: ASGI = AdminDoor(loaded.asgi, lambda: app.node, token)
@@ -252,7 +293,10 @@ def _serve(
         timeout_graceful_shutdown=max(1, round(options.grace)),
         lifespan="on",
     )
-    server = Server(config, options, app, token, sockets[0]) if seat is None else QuietServer(config, app, seat.line)
+    if seat is None:
+        server = Server(config, options, app, token, sockets[0], upgrade)
+    else:
+        server = QuietServer(config, app, seat.line)
     server.run(sockets=sockets)
     if isinstance(server, Server) and server.is_refused:
         sys.exit(STARTUP_FAILURE)

@@ -76,6 +76,14 @@ class Share(Protocol):
         ...
 
 
+class Predecessor(Protocol):
+    """A server that holds the data folder and is about to release it to this one."""
+
+    async def until_released(self) -> None:
+        """Return when it runs nothing any more."""
+        ...
+
+
 class LocalRuntime:
     """Holds the data folder, or a share of it, and the node that runs on it."""
 
@@ -86,6 +94,7 @@ class LocalRuntime:
         clock: Clock | None = None,
         files: Files | None = None,
         share: Share | None = None,
+        predecessor: Predecessor | None = None,
         timings: Timings = DEFAULTS,
         random: Random = SYSTEM,
     ) -> None:
@@ -95,9 +104,12 @@ class LocalRuntime:
         self._random = random
         self._files = files or Files(random)
         self._share = share
+        self._predecessor = predecessor
         self._lock: Lock | None = None
 
     async def start(self, deps: object) -> Node:
+        if self._predecessor is not None:
+            await self._predecessor.until_released()
         with refusals():
             return self._start(deps)
 

@@ -7,6 +7,7 @@ deadlines, a client that does none of this holds a descriptor indefinitely, befo
 from __future__ import annotations
 
 import contextlib
+import os
 from asyncio import BaseTransport, TimerHandle, Transport
 from typing import Any, cast
 
@@ -22,6 +23,9 @@ RETRY_AFTER = 1
 
 class HttpConnection(H11Protocol):
     """One connection; for `uvicorn.Config(http=…)`, as a partial with `limits` and `timings`."""
+
+    received_before = b""
+    """What another process has received of its first request; see `detach`."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, timings: Timings, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -44,6 +48,8 @@ class HttpConnection(H11Protocol):
             self._refuse(429 if limit == ADDRESS else 503)
         else:
             self._update_deadline()
+            if self.received_before:
+                self.data_received(self.received_before)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -85,6 +91,20 @@ class HttpConnection(H11Protocol):
         """Make room for another connection: this one waits for a request."""
         self._clear_deadline()
         reset(self.transport)
+
+    def detach(self) -> tuple[int, bytes] | None:
+        """Give up the connection, and leave it open for another process. `None` while a request is being answered.
+
+        Returns its open file, and what the client has sent of the next request.
+        """
+        received, has_ended = self.conn.trailing_data
+        is_waiting = self.conn.their_state is h11.IDLE and self._unanswered() is None
+        if not is_waiting or has_ended or self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return None
+        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+        self._clear_deadline()
+        self.transport.abort()  # only here: the other process has it open
+        return descriptor, received
 
     def _leave(self, connection: IdleConnection) -> None:
         if self._key is not None:
