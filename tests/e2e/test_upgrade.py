@@ -57,9 +57,9 @@ PATH = "/agents/counter/main"
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Server]:
+def served(folder: Path, *options: str) -> Iterator[Server]:
     (folder / "app.py").write_text(APP)
-    with serving(folder, "serve", "app:app", "--grace", "3") as server:
+    with serving(folder, "serve", "app:app", "--grace", "3", *options) as server:
         try:
             yield server
         finally:
@@ -109,8 +109,11 @@ def upgraded(folder: Path) -> str:
     return done.stdout
 
 
-def test_an_upgrade_changes_the_code_and_the_schema_while_clients_call(tmp_path: Path) -> None:
-    with served(tmp_path) as server, server.connect(PATH) as watching:
+@pytest.mark.parametrize("options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers")])
+def test_an_upgrade_changes_the_code_and_the_schema_while_clients_call(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    with served(tmp_path, *options) as server, server.connect(PATH) as watching:
         callers = [Caller(server.port, f"{PATH}{n % 2}") for n in range(6)]
         until(lambda: all(caller.answers for caller in callers))
         (tmp_path / "app.py").write_text(SECOND)
@@ -142,14 +145,21 @@ def test_an_upgrade_changes_the_code_and_the_schema_while_clients_call(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("code", "why", "options"),
     [
-        pytest.param(BROKEN_IMPORT, "no such thing", id="before it is prepared"),
-        pytest.param(BROKEN_START, "the old one serves again", id="after the old one has stopped"),
+        pytest.param(BROKEN_IMPORT, "no such thing", (), id="before", marks=pytest.mark.nightly),
+        pytest.param(BROKEN_START, "the old one serves again", (), id="after"),
+        pytest.param(BROKEN_IMPORT, "no such thing", ("--workers", "2"), id="workers", marks=pytest.mark.nightly),
+        pytest.param(
+            BROKEN_START, "the old one serves again", ("--workers", "2"), id="workers after", marks=pytest.mark.nightly
+        ),
     ],
 )
-def test_the_old_server_continues_if_the_new_one_cannot_start(code: str, why: str, tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+def test_the_old_server_continues_if_the_new_one_cannot_start(
+    code: str, why: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A new server that fails before the old one has stopped, or only after."""
+    with served(tmp_path, *options) as server:
         caller = Caller(server.port, PATH)
         (tmp_path / "app.py").write_text(code)
 
@@ -167,8 +177,9 @@ def test_the_old_server_continues_if_the_new_one_cannot_start(code: str, why: st
 
 
 @pytest.mark.nightly
-def test_a_slow_call_is_waited_for_while_others_are_served(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+@pytest.mark.parametrize("options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers")])
+def test_a_slow_call_is_waited_for_while_others_are_served(options: tuple[str, ...], tmp_path: Path) -> None:
+    with served(tmp_path, *options) as server:
         slow: list[tuple[int, str]] = []
         asking = threading.Thread(target=lambda: slow.append(server.get(f"{PATH}?wait=2")), daemon=True)
         asking.start()
@@ -205,8 +216,11 @@ def test_half_a_request_is_completed_at_the_new_server(tmp_path: Path) -> None:
         assert answer.endswith("second 1")
 
 
-def test_the_server_ends_if_the_first_process_is_killed(tmp_path: Path) -> None:
-    with serving_once(tmp_path) as server:
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers", marks=pytest.mark.nightly)]
+)
+def test_the_server_ends_if_the_first_process_is_killed(options: tuple[str, ...], tmp_path: Path) -> None:
+    with serving_once(tmp_path, *options) as server:
         upgraded(tmp_path)
         server.wait_for(HANDED)
 
@@ -236,8 +250,9 @@ def test_a_stop_during_an_upgrade_ends_both(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_only_a_server_of_serve_can_be_upgraded(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    with serving(tmp_path, "dev"):
+    with serving(tmp_path, "dev") as server:
         done = sapwood(tmp_path, "upgrade")
+        server.stop()
 
     assert done.returncode == 1
     assert "`sapwood dev` restarts by itself" in done.stderr
@@ -278,9 +293,9 @@ def test_a_server_uses_the_socket_of_systemd_and_hands_it_over(tmp_path: Path) -
 
 
 @contextmanager
-def serving_once(folder: Path) -> Iterator[Server]:
+def serving_once(folder: Path, *options: str) -> Iterator[Server]:
     (folder / "app.py").write_text(APP)
-    with serving(folder, "serve", "app:app") as server:
+    with serving(folder, "serve", "app:app", *options) as server:
         yield server
 
 

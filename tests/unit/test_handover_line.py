@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from sapwood.cli.handover_line import CHUNK, HandoverLine, LineLost
+from sapwood.runtimes.handover_line import CHUNK, HandoverLine, LineLost
 
 
 def test_messages_arrive_in_order_each_with_its_files() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from sapwood.runtimes.workers.placement import ShardPlan
-from sapwood.runtimes.workers.supervisor import DRAINED, END, READY, Seat, Supervisor
+from sapwood.runtimes.workers.supervisor import Seat, Supervisor
+from sapwood.runtimes.workers.worker_messages import DRAINED, END, READY
 from sapwood.storage.files import FolderLock
 from sapwood.timings import DEFAULTS, Timings
 

@@ -377,7 +377,7 @@ async def test_a_worker_waits_for_another_as_long_as_its_supervisor_says(tmp_pat
     descriptor, (line, other_line) = InheritedFile(listening.fileno()), Pipe()
     sockets = {"0": tmp_path / "0", "1": tmp_path / "1"}
     timings = Timings(worker_connect_timeout=0.01)
-    seat = Seat(0, ShardPlan(2), 0, sockets, listening, "s", descriptor, line, descriptor, timings)
+    seat = Seat(0, ShardPlan(2), 0, sockets, listening, "s", descriptor, line, descriptor, descriptor, timings=timings)
     transport = seat.share().transport
     began = asyncio.get_running_loop().time()
 

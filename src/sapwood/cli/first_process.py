@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn
 
-from sapwood.cli.handover_line import HandoverLine
+from sapwood.runtimes.handover_line import HandoverLine
 
 PROGRAM = r"""
 import ctypes, os, signal, struct, sys

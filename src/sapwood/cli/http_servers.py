@@ -21,13 +21,14 @@ from sapwood.admin.upgrade import Upgrades
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE, write_operator_file
 from sapwood.cli.serve_options import ServeOptions, url_of
-from sapwood.cli.successor import Successor
+from sapwood.cli.successor import Recipient
 from sapwood.cli.upgrade import Upgrade
+from sapwood.cli.worker_upgrade import WorkerUpgrade
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.runs.http.events_http import OpenStreams
 from sapwood.runtimes.workers.line import SupervisorLine
-from sapwood.runtimes.workers.supervisor import CLOSED
+from sapwood.runtimes.workers.worker_messages import CLOSED
 from sapwood.storage.availability import StorageUnavailable
 from sapwood.studio.door import PATH as STUDIO
 from sapwood.web.asgi_types import ASGI, Receive, Scope, Send
@@ -48,17 +49,25 @@ LOOK = 0.005
 class Together:
     """Starts and stops one worker together with the others: while one has clients, all keep serving."""
 
-    def __init__(self, app: ASGI, line: Connection, server: Callable[[], EventServer | None], grace: float) -> None:
+    def __init__(
+        self,
+        app: ASGI,
+        line: Connection,
+        server: Callable[[], EventServer | None],
+        grace: float,
+        upgrade: WorkerUpgrade,
+    ) -> None:
         self._app = app
         self._connection = line
         self._server = server
         self._grace = grace
+        self._upgrade = upgrade
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
-        line = SupervisorLine(self._connection, self._end)
+        line = self._upgrade.line = SupervisorLine(self._connection, self._end, self._upgrade.hand_over)
 
         async def heard() -> MutableMapping[str, Any]:
             message = await receive()
@@ -88,16 +97,16 @@ class EventServer(uvicorn.Server):
     It can take over the work of a predecessor when it starts, and hand it to a successor when it ends.
     """
 
-    def __init__(self, config: uvicorn.Config, app: App, upgrade: Upgrade | None = None) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, upgrade: Upgrade | WorkerUpgrade | None = None) -> None:
         super().__init__(config)
         self._wake: Callable[[], object] = lambda: None
         self._app = app
         self._upgrade = upgrade
         """How it is replaced by another one; `None` if it cannot be."""
-        self.successor: Successor | None = None
+        self.successor: Recipient | None = None
         """What everything is handed to; `None` if the server just ends."""
 
-    def hand_over(self, successor: Successor) -> None:
+    def hand_over(self, successor: Recipient) -> None:
         """End, and hand everything to the successor."""
         self.successor = successor
         self.end()
@@ -131,7 +140,7 @@ class EventServer(uvicorn.Server):
             with contextlib.suppress(OSError):  # the client is gone
                 await loop.connect_accepted_socket(lambda received=received: protocol(received), connection)
 
-    async def _give(self, successor: Successor) -> None:
+    async def _give(self, successor: Recipient) -> None:
         """Accept no client, and give away each connection that waits for a request, as soon as it does."""
         for server in self.servers:
             server.close()
@@ -148,8 +157,8 @@ class EventServer(uvicorn.Server):
             await asyncio.sleep(LOOK)
         await self.lifespan.shutdown()  # what is still running is answered that it has to be sent again
         successor.release()
-        for task in self.server_state.tasks:
-            task.cancel("the server is replaced")
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=LAST_REQUESTS)  # until they have said so
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -169,7 +178,7 @@ class EventServer(uvicorn.Server):
                     await ending.wait()
 
 
-def _given(connection: HttpConnection, successor: Successor) -> bool:
+def _given(connection: HttpConnection, successor: Recipient) -> bool:
     """Give a connection to the successor; return `False` if a request of it is being answered."""
     if (found := connection.detach()) is None:
         return False
@@ -180,11 +189,19 @@ def _given(connection: HttpConnection, successor: Successor) -> bool:
 class QuietServer(EventServer):
     """The server of one worker. The supervisor prints its URL."""
 
-    def __init__(self, config: uvicorn.Config, app: App, line: Connection) -> None:
-        super().__init__(config, app)
+    def __init__(self, config: uvicorn.Config, app: App, line: Connection, upgrade: WorkerUpgrade) -> None:
+        super().__init__(config, app, upgrade)
         self._line = line
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            await self.take_over()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.successor is not None:
+            await self._give(self.successor)
+            return
         for server in self.servers:
             server.close()
         with contextlib.suppress(OSError):  # the supervisor is gone

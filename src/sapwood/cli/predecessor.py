@@ -14,10 +14,18 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from sapwood.cli.handover_line import HandoverLine, LineLost
 from sapwood.cli.launch import PREDECESSOR
-from sapwood.cli.successor import CONNECTION, FAILED, INHERITANCE, PREPARED, RELEASED, SERVING
 from sapwood.errors import SapwoodError, Unavailable
+from sapwood.runtimes.handover_line import (
+    CONNECTION,
+    FAILED,
+    INHERITANCE,
+    PREPARED,
+    RELEASED,
+    SERVING,
+    HandoverLine,
+    LineLost,
+)
 
 log = logging.getLogger("sapwood.server")
 
@@ -35,6 +43,11 @@ class Predecessor:
         self.listening = socket.socket(fileno=line.take_file())
         self._first = HandoverLine(socket.socket(fileno=line.take_file())) if message.files > 1 else line
         """To the first process of this server."""
+        self.more: list[int] = []
+        """Other open files: those that a supervisor is given."""
+        for _ in range(self.facts["more"]):
+            line.receive()
+            self.more.append(line.take_file())
         self._connections: list[tuple[int, bytes]] = []
         self._is_released = False
         self._is_done = False
@@ -98,9 +111,14 @@ class Predecessor:
         when_gone()
 
     @property
-    def first_line(self) -> int:
-        """The open file that leads to the first process."""
-        return self._first.descriptor
+    def line(self) -> HandoverLine:
+        """The line to the other server."""
+        return self._line
+
+    @property
+    def first(self) -> HandoverLine:
+        """The line to the first process."""
+        return self._first
 
     def introduce(self, server: int) -> bool:
         """Tell the first process which process serves from now on. Returns `False` if it cannot adopt that process."""

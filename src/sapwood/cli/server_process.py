@@ -12,7 +12,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
@@ -35,12 +36,15 @@ from sapwood.cli.serve_options import ServeOptions, activated_socket, at_address
 from sapwood.cli.server_log import errors_in_log, exit_with, log_server
 from sapwood.cli.successor import Successor
 from sapwood.cli.upgrade import Upgrade
+from sapwood.cli.worker_upgrade import WorkerUpgrade
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.marshal.agent_class import known
+from sapwood.runtimes.handover_line import HandoverLine
 from sapwood.runtimes.local import sockets_that_fit
 from sapwood.runtimes.repartition import arrange, tidy
 from sapwood.runtimes.workers.placement import ShardPlan, shared_by
 from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
+from sapwood.runtimes.workers.supervisor_upgrade import WorkersBefore
 from sapwood.settings import Durability, Settings
 from sapwood.storage.availability import StorageUnavailable, probe
 from sapwood.storage.files import Files, FolderLock
@@ -84,7 +88,7 @@ def _serve_app(options: ServeOptions, predecessor: Predecessor | None) -> None:
         options = at_address_of(inherited, options)
     listening = inherited or listen(options)
     if options.workers is not None:
-        _supervise(options, options.workers, listening)
+        _supervise(options, options.workers, listening, launch, predecessor)
         return
     if options.pools:
         raise UsageError("--pool needs --workers: pools run beside other workers. Add --workers 1 or more.")
@@ -113,7 +117,9 @@ def _leave_to(successor: Successor, predecessor: Predecessor | None) -> NoReturn
     os._exit(0)  # at once: the successor has all, and libraries that clean up may harm what it uses
 
 
-def _supervise(options: ServeOptions, workers: int, listening: socket.socket) -> None:
+def _supervise(
+    options: ServeOptions, workers: int, listening: socket.socket, launch: Launch, predecessor: Predecessor | None
+) -> None:
     if workers < 1 or workers + sum(options.pools.values()) > MOST_WORKERS:
         raise UsageError(
             f"--workers must be at least 1, and with all pools at most {MOST_WORKERS}, got {options.workers} "
@@ -132,8 +138,28 @@ def _supervise(options: ServeOptions, workers: int, listening: socket.socket) ->
     _check_writable(Path(app.settings.data))
     listening.listen(BACKLOG)  # so that no client is refused while a worker starts
     folder, url = Path(app.settings.data), url_of(options, listening)
-    lock = FolderLock(folder)
-    token = secrets.token_urlsafe(32)
+    before: WorkersBefore | None = None
+    if predecessor is None:
+        token, lock = secrets.token_urlsafe(32), FolderLock(folder)
+    else:
+        inherited, *lines = predecessor.more
+        if len(lines) != sharing.count:
+            raise UsageError(
+                f"The new code has {sharing.count} workers and the running server {len(lines)}: pools have changed. "
+                "Restart the server instead."
+            )
+        token, lock = predecessor.facts["token"], FolderLock(folder, inherited=inherited)
+        facts = {"version": version("sapwood"), "pid": os.getpid()}
+        before = WorkersBefore(predecessor.line, predecessor.first, lines, facts)
+    successor: Successor | None = None
+
+    def start_successor(lines: Sequence[int]) -> HandoverLine:
+        nonlocal successor
+        log.info("upgrade: starting a new server")
+        successor = Successor(launch)
+        first = () if predecessor is None else (predecessor.first.descriptor,)
+        successor.inherit(listening.fileno(), *first, more=[lock.descriptor, *lines], token=token)
+        return successor.line
 
     def ready() -> None:
         try:
@@ -145,8 +171,8 @@ def _supervise(options: ServeOptions, workers: int, listening: socket.socket) ->
             many += f" and {size} for {pool}"
         log.info("sapwood is running at %s with %s, data folder %s", url, many, folder)
 
+    supervisor: Supervisor | None = None
     try:
-        asyncio.run(_arrange(folder, sharing))
         supervisor = Supervisor(
             sharing,
             _work,
@@ -158,12 +184,19 @@ def _supervise(options: ServeOptions, workers: int, listening: socket.socket) ->
             public=listening,
             imports=NEEDED_BY_ALL,
             when_ready=ready,
+            prepare_folder=lambda: asyncio.run(_arrange(folder, sharing)),
+            start_successor=start_successor,
+            predecessor=before,
             timings=options.timings,
         )
         code = supervisor.run()
+        if supervisor.is_replaced:
+            assert successor is not None
+            _leave_to(successor, predecessor)
     finally:
-        with contextlib.suppress(OSError):  # the file system may be read-only by now
-            (folder / FILE).unlink(missing_ok=True)
+        if before is None or before.is_done:  # otherwise the file is the predecessor's
+            with contextlib.suppress(OSError):  # the file system may be read-only by now
+                (folder / FILE).unlink(missing_ok=True)
         lock.release()
     log.info("sapwood has stopped")
     if code:
@@ -187,12 +220,17 @@ def _work(seat: Seat, options: ServeOptions, listening: socket.socket, token: st
 def _serve_share(seat: Seat, options: ServeOptions, listening: socket.socket, token: str, pool: str) -> None:
     try:
         loaded = load(options.target, options.data)
-        loaded.app.share(seat.share())
+        # Clients of all others would wait whenever one of a pool computes, so those take none.
+        upgrade = WorkerUpgrade(seat, loaded.app, options.grace, None if pool else listening)
+        loaded.app.share(seat.share(), upgrade.predecessor)
     except SapwoodError as error:
         exit_with(error, options)
     _answer_where(loaded.app, seat)
-    # Clients of all others would wait whenever one of a pool computes, so those take none.
-    _serve(options, loaded, token, [] if pool else [listening], seat)
+    while True:
+        _serve(options, loaded, token, [] if upgrade.listening is None else [upgrade.listening], seat, upgrade)
+        if not upgrade.has_to_resume():
+            return
+        loaded.app.share(seat.share())
 
 
 def _answer_where(app: App, seat: Seat) -> None:
@@ -261,7 +299,7 @@ def _serve(
     token: str,
     sockets: list[socket.socket],
     seat: Seat | None = None,
-    upgrade: Upgrade | None = None,
+    upgrade: Upgrade | WorkerUpgrade | None = None,
 ) -> None:
     app = loaded.app
     door: ASGI = AdminDoor(loaded.asgi, lambda: app.node, token)
@@ -271,7 +309,9 @@ def _serve(
         door = HostCheck(door, app.settings.allowed_hosts)
     server: EventServer | None = None
     if seat is not None:
-        door = Together(door, seat.line, lambda: server, options.grace)
+        assert isinstance(upgrade, WorkerUpgrade)
+        door = Together(door, seat.line, lambda: server, options.grace, upgrade)
+        upgrade.server = lambda: server
     try:
         _check_writable(Path(app.settings.data))
     except StorageUnavailable as error:
@@ -293,10 +333,11 @@ def _serve(
         timeout_graceful_shutdown=max(1, round(options.grace)),
         lifespan="on",
     )
-    if seat is None:
-        server = Server(config, options, app, token, sockets[0], upgrade)
+    if isinstance(upgrade, WorkerUpgrade):
+        assert seat is not None
+        server = QuietServer(config, app, seat.line, upgrade)
     else:
-        server = QuietServer(config, app, seat.line)
+        server = Server(config, options, app, token, sockets[0], upgrade)
     server.run(sockets=sockets)
     if isinstance(server, Server) and server.is_refused:
         sys.exit(STARTUP_FAILURE)

@@ -10,43 +10,64 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from sapwood.cli.handover_line import HandoverLine, LineLost
 from sapwood.cli.launch import Launch
 from sapwood.errors import Refused
 from sapwood.kernel.node.node import Node
-
-INHERITANCE, PREPARED, CONNECTION, RELEASED, SERVING, FAILED = (
-    "inheritance",
-    "prepared",
-    "connection",
-    "released",
-    "serving",
-    "failed",
+from sapwood.runtimes.handover_line import (
+    CONNECTION,
+    INHERITANCE,
+    PREPARED,
+    RELEASED,
+    SERVING,
+    HandoverLine,
+    LineLost,
 )
+
 SLOW = 0.5
 """Seconds from which on a call is slow. The others are waited for when the server has stopped accepting."""
 LOOK = 0.02
 END_TIMEOUT = 5.0
 
 
-class Successor:
-    """The process, seen from the one that it takes over from."""
+class Recipient:
+    """A process that takes over, seen from the one that it takes over from."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, line: HandoverLine) -> None:
+        self.line = line
         self.given: list[tuple[int, bytes]] = []
         """The connections that it was given. They stay open here until it serves."""
-        self.line, far_end = HandoverLine.pair()
+
+    def give(self, descriptor: int, received: bytes) -> None:
+        """Give it the connection of a client, and what the client has sent of a request."""
+        self.given.append((descriptor, received))
+        with contextlib.suppress(LineLost):
+            self.line.send(CONNECTION, descriptor, received=received)
+
+    def release(self) -> None:
+        """Tell it that this process has given all, and runs nothing any more."""
+        with contextlib.suppress(LineLost):
+            self.line.send(RELEASED)
+
+
+class Successor(Recipient):
+    """A server that this one has started to take over. It may be a supervisor with workers."""
+
+    def __init__(self, launch: Launch) -> None:
+        line, far_end = HandoverLine.pair()
+        super().__init__(line)
         try:
             self.process = launch.start(far_end.descriptor)
         finally:
             far_end.close()
 
-    def inherit(self, *files: int, **facts: object) -> None:
+    def inherit(self, *files: int, more: Sequence[int] = (), **facts: object) -> None:
         """Give it what it needs to prepare itself. One that has ended says so when it is waited for."""
         with contextlib.suppress(LineLost):
-            self.line.send(INHERITANCE, *files, **facts)
+            self.line.send(INHERITANCE, *files, more=len(more), **facts)
+            for file in more:
+                self.line.send(INHERITANCE, file)
 
     async def until_prepared(self) -> str:
         """Return its version once it has imported and checked the app. Raises `Refused` if it cannot."""
@@ -67,17 +88,6 @@ class Successor:
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
-
-    def give(self, descriptor: int, received: bytes) -> None:
-        """Give it the connection of a client, and what the client has sent of a request."""
-        self.given.append((descriptor, received))
-        with contextlib.suppress(LineLost):
-            self.line.send(CONNECTION, descriptor, received=received)
-
-    def release(self) -> None:
-        """Let it have the data folder."""
-        with contextlib.suppress(LineLost):
-            self.line.send(RELEASED)
 
     def until_serving(self) -> bool:
         """Wait until it serves. Returns `False` if it has ended instead."""

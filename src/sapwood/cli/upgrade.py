@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 from sapwood.cli.launch import Launch
 from sapwood.cli.predecessor import Predecessor
-from sapwood.cli.successor import Successor, until_calls_are_short
+from sapwood.cli.successor import Recipient, Successor, until_calls_are_short
 from sapwood.errors import Refused
 from sapwood.kernel.node.node import Node
 
 log = logging.getLogger("sapwood.server")
+
+RELEASE = version("sapwood")
+"""The release that this process runs, also while another one is being installed."""
 
 
 class HandingServer(Protocol):
@@ -24,7 +27,7 @@ class HandingServer(Protocol):
 
     should_exit: bool
 
-    def hand_over(self, successor: Successor) -> None: ...
+    def hand_over(self, successor: Recipient) -> None: ...
 
 
 @dataclass(slots=True)
@@ -40,8 +43,6 @@ class Upgrade:
     """What this process took over from; `None` if it is the first."""
     connections: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     """Connections to continue at the start, each with what the client has sent of a request."""
-    release: str = version("sapwood")
-    """The release that this process runs."""
     successor: Successor | None = None
     _switch: asyncio.Task[None] | None = None
     _spare: socket.socket | None = None
@@ -55,7 +56,7 @@ class Upgrade:
             raise Refused("The server shuts down.")
         log.info("upgrade: starting a new server")
         self.successor = successor = Successor(self.launch)
-        first = () if self.predecessor is None else (self.predecessor.first_line,)
+        first = () if self.predecessor is None else (self.predecessor.first.descriptor,)
         successor.inherit(self.listening.fileno(), *first, token=self.token)
         try:
             release = await successor.until_prepared()
@@ -64,7 +65,7 @@ class Upgrade:
             log.error("upgrade: %s", error)
             raise
         self._switch = asyncio.get_running_loop().create_task(self._hand_over(node(), server, successor))
-        return {"from": self.release, "to": release, "pid": successor.process.pid}
+        return {"from": RELEASE, "to": release, "pid": successor.process.pid}
 
     async def _hand_over(self, node: Node, server: HandingServer, successor: Successor) -> None:
         await until_calls_are_short(node, self.grace, lambda: server.should_exit or not successor.is_alive)

@@ -190,9 +190,14 @@ class FolderLock:
     sentence a second process is refused with.
     """
 
-    def __init__(self, folder: Path, name: str = "lock") -> None:
+    def __init__(self, folder: Path, name: str = "lock", *, inherited: int | None = None) -> None:
+        """Take the lock, or with `inherited`, an open file of another process that has it, share that process's."""
         import fcntl
 
+        if inherited is not None:
+            self._file = os.fdopen(inherited, "a+")
+            self._write_pid()
+            return
         make_private_folder(folder)
         self._file = open_private(folder / name, "a+")
         try:
@@ -205,10 +210,13 @@ class FolderLock:
                 f"The data folder {str(folder)!r} is in use by process {pid}. Stop that process, or choose "
                 "another folder with --data or Settings(data=…)."
             ) from None
+        self._write_pid()
+        narrow_access(folder)
+
+    def _write_pid(self) -> None:
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
-        narrow_access(folder)
 
     @property
     def descriptor(self) -> int:

@@ -8,7 +8,8 @@ from asyncio import Future
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from sapwood.runtimes.workers.supervisor import ALIVE, DRAINED, END, READY
+from sapwood.errors import Unavailable
+from sapwood.runtimes.workers.worker_messages import ALIVE, DRAINED, END, GO, HAND_OVER, PREPARED, READY, UPGRADE
 
 BEAT = 1.0
 """Seconds between two signs of life."""
@@ -17,18 +18,36 @@ BEAT = 1.0
 class SupervisorLine:
     """One worker's end of it."""
 
-    def __init__(self, connection: Connection, orphaned: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Connection, orphaned: Callable[[], None], hand_over: Callable[[], object] = lambda: None
+    ) -> None:
         self._connection = connection
         self._orphaned = orphaned
         """Called when the supervisor is gone."""
+        self._hand_over = hand_over
+        """Called when this worker has to hand everything to a successor."""
         self._loop = asyncio.get_running_loop()
         self._end: Future[None] = self._loop.create_future()
+        self._go: Future[None] = self._loop.create_future()
+        self._upgrade: Future[bytes] | None = None
         self._loop.add_reader(connection.fileno(), self._hear)
         self._beating = self._loop.call_later(BEAT, self._beat)
 
     def ready(self) -> None:
         """Say that requests are taken."""
         self._say(READY)
+
+    async def until_released(self) -> None:
+        """Say that this worker is prepared, and return when the one before it runs nothing any more."""
+        self._say(PREPARED)
+        await self._go
+
+    async def upgrade(self) -> bytes:
+        """Have the server replaced by a new one; return what the supervisor answers when that is prepared, or fails."""
+        if self._upgrade is None or self._upgrade.done():
+            self._upgrade = self._loop.create_future()
+            self._say(UPGRADE)
+        return await asyncio.shield(self._upgrade)
 
     async def drained(self, seconds: float) -> None:
         """Say that no client is left here, and return when none is left anywhere: others may still ask this one."""
@@ -54,6 +73,15 @@ class SupervisorLine:
         except (EOFError, OSError):
             self._loop.remove_reader(self._connection.fileno())
             said = END
+            if not self._go.done():
+                self._go.set_exception(Unavailable("The supervisor is gone."))
+                self._go.exception()  # it may be that nothing waits for it
             self._orphaned()
         if said == END and not self._end.done():
             self._end.set_result(None)
+        elif said == GO and not self._go.done():
+            self._go.set_result(None)
+        elif said == HAND_OVER:
+            self._hand_over()
+        elif said.startswith(UPGRADE) and self._upgrade is not None and not self._upgrade.done():
+            self._upgrade.set_result(said.removeprefix(UPGRADE))

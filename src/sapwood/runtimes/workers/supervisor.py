@@ -30,14 +30,25 @@ from typing import IO, Any
 from sapwood.clock import Clock, SystemClock, real_time
 from sapwood.kernel.actors.watchdog import write_crash
 from sapwood.randomness import SYSTEM, Random, new_id
+from sapwood.runtimes.handover_line import HandoverLine
 from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.runtimes.workers.share import WorkerShare
+from sapwood.runtimes.workers.supervisor_upgrade import SupervisorUpgrade, WorkersBefore
+from sapwood.runtimes.workers.worker_messages import (
+    CLOSED,
+    DRAINED,
+    END,
+    HANDED_OVER,
+    PREPARED,
+    READY,
+    RESUME,
+    UPGRADE,
+)
 from sapwood.storage.files import FolderLock
 from sapwood.timings import DEFAULTS, Timings
 
 log = logging.getLogger("sapwood.server")
 
-READY, ALIVE, CLOSED, DRAINED, END = b"ready", b"alive", b"closed", b"drained", b"end"
 WHERE = signal.SIGXCPU
 """The signal that asks a worker which is silent where it is."""
 LONGEST_PAUSE = 10.0
@@ -81,6 +92,10 @@ class Seat:
     """To the supervisor, which closes it by ending."""
     stacks: InheritedFile
     """A file to write to where it is, when it is asked by `WHERE`: the supervisor reads it."""
+    successor: InheritedFile
+    """The line to the worker that will take over from this one some day."""
+    predecessor: InheritedFile | None = None
+    """The line to the worker that this one takes over from, if there is one."""
     timings: Timings = DEFAULTS
 
     def share(self) -> WorkerShare:
@@ -115,6 +130,12 @@ class WorkerProcess:
     is_closed: bool = False
     """Whether it accepts no connection any more."""
     is_drained: bool = False
+    is_prepared: bool = False
+    """Whether it waits for the worker before it."""
+    has_handed_over: bool = False
+    """Whether it runs nothing any more, and can serve again."""
+    heirs: tuple[HandoverLine, HandoverLine] | None = None
+    """The line to the worker that will take over: this worker's end, and the other one."""
     restarts: int = -1
     """How often it was started again."""
     failures: int = 0
@@ -141,7 +162,13 @@ class Supervisor:
     imports: Sequence[str] = ()
     """The modules that every worker needs, and that start no thread when they are imported."""
     when_ready: Callable[[], None] = lambda: None
-    """Called once, when all workers were ready for the first time."""
+    """Called when all workers are ready for the first time, and again after an upgrade that failed."""
+    prepare_folder: Callable[[], None] = lambda: None
+    """Called once, before a worker uses the data folder."""
+    start_successor: Callable[[Sequence[int]], HandoverLine] | None = None
+    """Starts a new server with the lines to the old workers. `None`: the server cannot be upgraded."""
+    predecessor: WorkersBefore | None = None
+    """The server that this one takes over from, if there is one."""
     timings: Timings = DEFAULTS
     clock: Clock = field(default_factory=SystemClock)
     real_time: Callable[[], float] = real_time
@@ -155,12 +182,29 @@ class Supervisor:
     """When to kill the workers that have not ended."""
     _is_asked_to_stop: bool = False
     _were_ready: bool = False
+    _is_announced: bool = False
+    """Whether all workers were ready since the last start or resumption."""
+    _upgrade: SupervisorUpgrade = field(init=False)
 
     def __post_init__(self) -> None:
         self._secret = new_id(self.random, 32)
+        self._upgrade = SupervisorUpgrade(self)
+
+    @property
+    def workers(self) -> Sequence[WorkerProcess]:
+        return self._workers
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a successor serves."""
+        return self._upgrade.is_done
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_at is not None
 
     def run(self) -> int:
-        """Run until a signal comes; return the exit code: 1 if the workers could not even start."""
+        """Run until a signal comes, or a successor serves; return the exit code: 1 if the workers could not start."""
         folder = Path(tempfile.mkdtemp(prefix="sapwood-"))
         awake, wake = os.pipe()
         os.set_blocking(awake, False)
@@ -169,6 +213,8 @@ class Supervisor:
         woken = signal.set_wakeup_fd(wake)
         try:
             self._open(folder)
+            if self.predecessor is None:
+                self.prepare_folder()
             for worker in self._workers:
                 self._start(worker)
             while any(worker.process is not None or self._stop_at is None for worker in self._workers):
@@ -180,6 +226,8 @@ class Supervisor:
                     _signal(worker.process, signal.SIGKILL)
                 if worker.stacks is not None:
                     worker.stacks.close()
+                for end in worker.heirs or ():
+                    end.close()
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -215,11 +263,14 @@ class Supervisor:
         worker.process, worker.line = process, line
         worker.started = worker.heard = self.real_time()
         worker.is_ready = worker.is_closed = worker.is_drained = False
+        worker.is_prepared = worker.has_handed_over = False
 
     def _seat(self, worker: WorkerProcess, line: Connection) -> Seat:
         if worker.stacks is not None:
             worker.stacks.close()
         worker.stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
+        worker.heirs = worker.heirs or HandoverLine.pair()
+        before = self.predecessor
         return Seat(
             worker.number,
             self.sharing,
@@ -230,6 +281,8 @@ class Supervisor:
             InheritedFile(self.lock.descriptor),
             line,
             InheritedFile(worker.stacks.fileno()),
+            InheritedFile(worker.heirs[0].descriptor),
+            None if before is None or before.is_gone else InheritedFile(before.lines[worker.number]),
             self.timings,
         )
 
@@ -247,25 +300,31 @@ class Supervisor:
         running = [worker.process for worker in self._workers if worker.process is not None]
         ends = [process.sentinel for process in running if process.is_alive()]
         again = self.timings.worker_start_interval
-        wait([awake, *lines, *ends], timeout=min(LOOK, again if len(running) < self.sharing.count else LOOK))
+        upgrades = self._upgrade.lines()
+        if self.predecessor is not None and self._stop_at is None:
+            upgrades.append(self.predecessor.watched)
+        wait([awake, *lines, *ends, *upgrades], timeout=min(LOOK, again if len(running) < self.sharing.count else LOOK))
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 1024)
         if self._is_asked_to_stop and self._stop_at is None:
-            self._stop()
+            self.stop()
         for worker in self._workers:
             self._listen(worker)
             process = worker.process
             if process is not None and _has_ended(worker, process):
                 self._ended(worker, process)
+        self._upgrade.look()
+        if self.predecessor is not None and self._stop_at is None:
+            self.predecessor.look(self)
         now = self.real_time()
         for worker in self._workers:
             process = worker.process
             if process is None:
-                if self._stop_at is None and now >= worker.start_at:
+                if self._stop_at is None and now >= worker.start_at and not self._upgrade.is_handing_over:
                     self._start(worker)
             elif self._stop_at is not None and now > self._stop_at:
                 self._kill(worker, process)
-            elif now > worker.heard + self.silence:
+            elif now > worker.heard + self.silence and not worker.has_handed_over:
                 self._ask_or_kill(worker, process)
         if self._stop_at is not None:
             self._refuse_all()
@@ -274,7 +333,7 @@ class Supervisor:
             or all(one.is_drained or one.process is None for one in self._workers)
         ):
             for worker in self._workers:
-                self._tell(worker, END)
+                self.tell(worker, END)
 
     def _ask_or_kill(self, worker: WorkerProcess, process: BaseProcess) -> None:
         now = self.real_time()
@@ -308,13 +367,19 @@ class Supervisor:
             worker.heard = self.real_time()
             worker.is_closed = worker.is_closed or said == CLOSED
             worker.is_drained = worker.is_drained or said == DRAINED
+            worker.is_prepared = worker.is_prepared or said == PREPARED
+            worker.has_handed_over = worker.has_handed_over or said == HANDED_OVER
+            if said == UPGRADE:
+                self._upgrade.start(worker)
             if said == READY:
                 worker.is_ready = True
-                if not self._were_ready and all(one.is_ready for one in self._workers):
-                    self._were_ready = True
+                if not self._is_announced and all(one.is_ready for one in self._workers):
+                    self._were_ready = self._is_announced = True
                     self.when_ready()
+                    if self.predecessor is not None:
+                        self.predecessor.serves()
 
-    def _tell(self, worker: WorkerProcess, what: bytes) -> None:
+    def tell(self, worker: WorkerProcess, what: bytes) -> None:
         if worker.line is not None:
             with contextlib.suppress(OSError):  # it has just ended
                 worker.line.send_bytes(what)
@@ -325,13 +390,13 @@ class Supervisor:
         if worker.line is not None:
             worker.line.close()
             worker.line = None
-        if self._stop_at is not None:
+        if self._stop_at is not None or self._upgrade.is_handing_over:
             return
         how = f"was killed by {_named(-code)}" if code < 0 else f"exited with code {code}"
         how = "exited for an unknown reason" if code == UNKNOWN else how
         if not self._were_ready and not worker.is_ready:
             log.error("worker %d %s before it was ready; sapwood shuts down", worker.number, how)
-            self._stop()
+            self.stop()
             return
         now = self.real_time()
         worker.failures = 0 if now - worker.started > self.timings.worker_steady_after else worker.failures + 1
@@ -346,11 +411,30 @@ class Supervisor:
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
         self._is_asked_to_stop = True  # seen to when it is looked: a worker may just be being started
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End all workers, as after a signal."""
+        self._upgrade.abandon()
+        if self.predecessor is not None and not self._were_ready:
+            self.public = None  # it is still the predecessor's
         self._stop_at = self.real_time() + self.grace + self.timings.worker_exit_timeout
         for worker in self._workers:
             if worker.process is not None:
                 _signal(worker.process, signal.SIGTERM)
+
+    def end_handed_over(self) -> None:
+        """End the workers, which have handed over everything. The public port stays open: it is the successor's now."""
+        self.public = None
+        self._stop_at = self.real_time() + self.timings.worker_exit_timeout
+        for worker in self._workers:
+            self.tell(worker, END)
+
+    def resume(self) -> None:
+        """Have the workers serve again."""
+        self._is_announced = False
+        for worker in self._workers:
+            worker.is_ready = worker.is_drained = worker.is_closed = worker.has_handed_over = False
+            worker.heard = self.real_time()
+            self.tell(worker, RESUME)
 
     def _refuse_all(self) -> None:
         """Close the public port, when all workers have: as long as one process has it open, clients would wait."""

@@ -11,6 +11,16 @@ from typing import Any
 
 import msgspec
 
+INHERITANCE, PREPARED, CONNECTION, RELEASED, SERVING, FAILED = (
+    "inheritance",
+    "prepared",
+    "connection",
+    "released",
+    "serving",
+    "failed",
+)
+"""The kinds of messages. What the successor is given; that it is prepared; a client's connection; that the old server
+runs nothing any more; that the successor serves; why it cannot start."""
 HEAD = 4
 """Bytes of the length of a message."""
 CHUNK = 64 * 1024
@@ -88,13 +98,30 @@ class HandoverLine:
             self._read()
         return message
 
+    def received_now(self) -> Message | None:
+        """Return the next message if it is here already. Raises `LineLost` if none is, and none can come any more."""
+        while (message := self._next()) is None:
+            self._socket.settimeout(0.0)
+            try:
+                self._read()
+            except BlockingIOError:
+                return None
+        return message
+
+    def discard(self) -> None:
+        """Forget all that has come and was not received, and close its files."""
+        with contextlib.suppress(LineLost):
+            while self.received_now() is not None:
+                pass
+        while self._files:
+            os.close(self._files.popleft())
+
     def take_file(self) -> int:
         """Return the open file that came first of those that were not taken."""
         return self._files.popleft()
 
     def close(self) -> None:
-        while self._files:
-            os.close(self._files.popleft())
+        self.discard()
         self._socket.close()
 
     def _next(self) -> Message | None:
@@ -108,7 +135,7 @@ class HandoverLine:
     def _read(self) -> None:
         try:
             data, files, _, _ = socket.recv_fds(self._socket, CHUNK, MOST_FILES)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise
         except OSError as error:
             raise LineLost from error

@@ -1,0 +1,140 @@
+"""The upgrade of one worker: it hands everything to the worker of the same number of a new server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from sapwood.app import App
+from sapwood.cli.successor import Recipient, until_calls_are_short
+from sapwood.cli.upgrade import RELEASE, HandingServer
+from sapwood.errors import Refused
+from sapwood.kernel.node.node import Node
+from sapwood.runtimes.handover_line import CONNECTION, HandoverLine, LineLost
+from sapwood.runtimes.workers.line import SupervisorLine
+from sapwood.runtimes.workers.supervisor import Seat
+from sapwood.runtimes.workers.worker_messages import HANDED_OVER, RESUME
+
+
+class WorkerBefore:
+    """The worker of the old server, seen from the one that takes over from it."""
+
+    def __init__(self, line: HandoverLine, supervisor: Callable[[], SupervisorLine]) -> None:
+        self._line = line
+        self._supervisor = supervisor
+        self._connections: list[tuple[int, bytes]] = []
+        self._is_released = False
+
+    async def until_released(self) -> None:
+        """Say that all is prepared, and return when the old workers run nothing any more."""
+        if self._is_released:
+            return
+        collecting = asyncio.ensure_future(self._collect())
+        try:
+            await self._supervisor().until_released()
+        finally:
+            collecting.cancel()
+            await asyncio.wait([collecting])
+        try:
+            while (message := self._line.received_now()) is not None:
+                self._add(message.kind, message.facts)
+        except LineLost:
+            pass  # all has come
+        self._is_released = True
+
+    async def _collect(self) -> None:
+        """Take the connections as they come: not all of them fit into the line."""
+        try:
+            while True:
+                message = await self._line.received()
+                self._add(message.kind, message.facts)
+        except LineLost:
+            pass
+
+    def _add(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == CONNECTION:
+            self._connections.append((self._line.take_file(), facts["received"]))
+
+    def taken_connections(self) -> list[tuple[int, bytes]]:
+        """Return the connections of clients that wait for their next request, with what they have sent of it."""
+        taken, self._connections = self._connections, []
+        return taken
+
+    def serves(self, when_gone: Callable[[], object]) -> None:
+        """Do nothing: the supervisor knows, and watches."""
+
+
+class WorkerUpgrade:
+    """Replaces one worker."""
+
+    def __init__(self, seat: Seat, app: App, grace: float, listening: socket.socket | None) -> None:
+        self._seat = seat
+        self._app = app
+        self._grace = grace
+        self.listening = listening
+        """The public socket; `None` in a pool."""
+        self._spare: socket.socket | None = None
+        before = seat.predecessor
+        self.predecessor = None if before is None else WorkerBefore(_line(before.descriptor), lambda: self.line)
+        self.connections: list[tuple[int, bytes]] = []
+        """Connections to continue at the start."""
+        self.server: Callable[[], HandingServer | None] = lambda: None
+        self._recipient: Recipient | None = None
+        self._switch: asyncio.Task[None] | None = None
+        self._supervisor_line: SupervisorLine | None = None
+
+    @property
+    def line(self) -> SupervisorLine:
+        """The line to the supervisor, while the server runs."""
+        assert self._supervisor_line is not None
+        return self._supervisor_line
+
+    @line.setter
+    def line(self, line: SupervisorLine) -> None:
+        self._supervisor_line = line
+
+    async def start(self, node: Callable[[], Node], server: HandingServer) -> dict[str, Any]:
+        """Have the supervisor start a new server; return once it is prepared. Raises `Refused` if it cannot start."""
+        answer = json.loads(await self.line.upgrade())
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return {"from": RELEASE, **answer}
+
+    def abandon(self) -> None:
+        """Do nothing: the supervisor does."""
+
+    def hand_over(self) -> None:
+        """Hand everything to the new worker, because the supervisor says so."""
+        self._switch = asyncio.get_running_loop().create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        server = self.server()
+        assert server is not None
+        await until_calls_are_short(self._app.node, self._grace, lambda: server.should_exit)
+        if not server.should_exit:
+            self._spare = None if self.listening is None else self.listening.dup()
+            self._recipient = Recipient(_line(self._seat.successor.descriptor))
+            server.hand_over(self._recipient)
+
+    def has_to_resume(self) -> bool:
+        """Say that all was handed over, and wait until it is known whether the new server serves."""
+        recipient, self._recipient = self._recipient, None
+        if recipient is None:
+            return False
+        try:
+            self._seat.line.send_bytes(HANDED_OVER)
+            os.set_blocking(self._seat.line.fileno(), True)  # the loop, which has ended, had changed that
+            if self._seat.line.recv_bytes() != RESUME:
+                return False
+        except (EOFError, OSError):
+            return False
+        self.connections, self.listening = recipient.given, self._spare
+        return True
+
+
+def _line(descriptor: int) -> HandoverLine:
+    return HandoverLine(socket.socket(fileno=socket.dup(descriptor)))
