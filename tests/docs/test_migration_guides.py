@@ -1,0 +1,197 @@
+"""Each migration guide has a program of another framework and one of ours: they print the same.
+
+The other framework is installed with pinned versions into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.e2e.command import said_by, serving, until
+from tests.machine import patience
+from tests.temporal.cluster import Temporal
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = ROOT / "docs/how-to"
+PINS = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)$", re.MULTILINE)
+ROW = re.compile(r"^\| (?!---)(.+?) \|", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Guide:
+    page: str
+    program: str
+    packages: tuple[str, ...]
+    """Import names of the packages whose names the page uses."""
+
+
+GUIDES = {
+    "langgraph": Guide("coming-from-langgraph.md", "essays.py", ("langgraph", "langchain_core")),
+    "openai-agents": Guide("coming-from-openai-agents.md", "complaints.py", ("agents",)),
+    "pydantic-ai-dbos": Guide("coming-from-dbos.md", "digest.py", ("pydantic_ai", "dbos")),
+    "pydantic-ai-temporal": Guide("coming-from-temporal.md", "booking.py", ("pydantic_ai", "temporalio")),
+}
+
+
+@pytest.fixture(params=GUIDES)
+def framework(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def theirs(framework: str, tmp_path: Path) -> Path:
+    """The Python of an environment that has the framework, and not sapwood."""
+    uv = Path(sys.executable).with_name("uv")
+    python = tmp_path / "environment/bin/python"
+    pins = EXAMPLES / "migration" / framework / "requirements.txt"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "environment"], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, "-r", pins], check=True)
+    return python
+
+
+@pytest.fixture
+def temporal(tmp_path: Path) -> Iterator[Temporal]:
+    server = Temporal(tmp_path, tmp_path / "temporal")
+    asyncio.run(server.client())  # it may listen before it is ready
+    yield server
+    server.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def commands(framework: str, theirs: Path, request: pytest.FixtureRequest) -> list[list[str]]:
+    """Run the program of the framework, and ours."""
+    name = GUIDES[framework].program
+    needs_server = framework == "pydantic-ai-temporal"
+    server = [request.getfixturevalue("temporal").host] if needs_server else []
+    return [
+        [str(theirs), "-u", str(EXAMPLES / "migration" / framework / name), *server],
+        [sys.executable, "-u", str(EXAMPLES / name)],
+    ]
+
+
+def run(command: list[str], cwd: Path, *, kill_after: str | None = None) -> str:
+    """Return what a program prints; with `kill_after`, until it is killed after that line."""
+    printed: list[str] = []
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_"))}
+    with (
+        (cwd / "errors").open("a+") as errors,
+        subprocess.Popen(command, cwd=cwd, env=clean, stdout=subprocess.PIPE, stderr=errors, text=True) as program,
+    ):
+        deadline = threading.Timer(patience(120), program.kill)
+        deadline.start()
+        assert program.stdout is not None
+        for line in program.stdout:
+            printed.append(line)
+            if line.strip() == kill_after:
+                program.kill()
+        ended = program.wait()
+        deadline.cancel()
+    expected = 0 if kill_after is None else -signal.SIGKILL
+    assert ended == expected, [*printed, (cwd / "errors").read_text()[-4000:]]
+    return "".join(printed)
+
+
+@pytest.mark.nightly
+def test_both_programs_of_a_guide_print_the_same(commands: list[list[str]], tmp_path: Path) -> None:
+    theirs, ours = (run(command, tmp_path) for command in commands)
+
+    assert theirs == ours
+    assert theirs.count("\n") >= 3
+
+
+KILLED = {
+    "pydantic-ai-dbos": ("fetch Elms", "fetch Oaks", "sent: Oaks grow. Elms grow."),
+    "pydantic-ai-temporal": ("pay 90", "look up Oslo", "90 euros are paid."),
+}
+"""The line after which a program is killed, the line of a step that is not repeated, and the result."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("framework", KILLED, indirect=True)
+def test_both_programs_continue_after_a_kill(framework: str, commands: list[list[str]], tmp_path: Path) -> None:
+    last, done, result = KILLED[framework]
+    for command in commands:
+        before = run(command, tmp_path, kill_after=last).splitlines()
+        after = run(command, tmp_path).splitlines()
+
+        assert done in before
+        assert result not in before
+        assert done not in after
+        assert result in after
+
+
+@pytest.mark.nightly
+def test_an_essay_that_waits_for_a_review_is_finished_after_a_kill(tmp_path: Path) -> None:
+    program = ("serve", str(EXAMPLES / "essays.py"))
+    with serving(tmp_path, *program):
+        said_by(tmp_path, "call", "Essays:ann", "write", "oaks")
+        until(lambda: open_questions(tmp_path, "Essays:ann"))
+
+    with serving(tmp_path, *program):
+        for draft, verdict in (("All about oaks.", "Shorter."), ("All about oaks. Shorter.", "good")):
+            (question,) = until(lambda: open_questions(tmp_path, "Essays:ann"))
+            assert question["prompt"] == draft
+            said_by(tmp_path, "call", "Essays:ann", "questions.answer", question["id"], verdict)
+        result = said_by(tmp_path, "call", "Essays:ann", "result", "oaks")
+
+    assert json.loads(result) == "All about oaks. Shorter."
+
+
+@pytest.mark.nightly
+def test_a_refund_that_waits_for_an_approval_is_made_after_a_kill(tmp_path: Path) -> None:
+    program = ("serve", str(EXAMPLES / "complaints.py"))
+    with serving(tmp_path, *program):
+        turn = json.loads(said_by(tmp_path, "call", "Desk:ann", "send", "The vase of order 17 is broken."))
+
+    with serving(tmp_path, *program):
+        (question,) = open_questions(tmp_path, "Desk:ann")
+        said_by(tmp_path, "call", "Desk:ann", "questions.approve", question["id"])
+        turn = json.loads(said_by(tmp_path, "call", "Desk:ann", "turns.wait", turn["id"]))
+
+    assert (question["tool"], turn["text"]) == ("refund", "You get 25 euros for the vase.")
+
+
+def open_questions(folder: Path, address: str) -> list[dict[str, str]]:
+    return json.loads(said_by(folder, "questions", address, "--json"))["questions"]
+
+
+def test_a_guide_names_the_versions_that_its_program_runs_with(framework: str) -> None:
+    page = (PAGES / GUIDES[framework].page).read_text()
+    folder = EXAMPLES / "migration" / framework
+    direct = PINS.findall((folder / "requirements.in").read_text())
+    installed = PINS.findall((folder / "requirements.txt").read_text())
+
+    assert [pin for pin in direct if pin not in installed] == []
+    assert [pin for pin in direct if "{} {}".format(*pin) not in page.replace("`", "")] == []
+
+
+@pytest.mark.nightly
+def test_every_name_in_the_table_of_a_guide_is_in_the_framework(framework: str, theirs: Path) -> None:
+    guide = GUIDES[framework]
+    page = (PAGES / guide.page).read_text()
+    cells = ROW.findall(page)
+    used = {name for cell in cells for code in re.findall(r"`([^`]+)`", cell) for name in names(code)}
+
+    (site,) = theirs.parents[1].glob("lib/python*/site-packages")
+    sources = [file.read_text() for package in guide.packages for file in (site / package).rglob("*.py")]
+    known = set(re.findall(r"\w+", "\n".join(sources)))
+
+    assert len(used) > 20
+    assert sorted(used - known) == []
+
+
+def names(code: str) -> list[str]:
+    """Return the identifiers of an expression, without those in strings."""
+    return re.findall(r"[A-Za-z_]\w*", re.sub(r'"[^"]*"', "", code))
