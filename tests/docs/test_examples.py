@@ -94,6 +94,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["approve? refund {'number': 17, 'euros': 25}\nYou get 25 euros for the vase.\nYou are welcome."],
         ["You are welcome.\nYou are welcome."],
     ),
+    "continued.py": (["It was order 17."], ["It was order 17."]),
     "digest.py": (
         ["fetch Oaks\nfetch Elms\nsent: Oaks grow. Elms grow."],
         ["sent: Oaks grow. Elms grow."],

@@ -132,6 +132,39 @@ def test_both_programs_continue_after_a_kill(framework: str, commands: list[list
         assert result in after
 
 
+WAITS = """
+import os, signal, sys
+from essays import Command, SqliteSaver, graph
+
+with SqliteSaver.from_conn_string("essays.db") as saver:
+    app = graph.compile(checkpointer=saver)
+    thread = {"configurable": {"thread_id": "oaks"}}
+    if sys.argv[1] == "before":
+        app.invoke({"topic": "oaks"}, thread)
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(app.get_state(thread).values["draft"])
+    print(app.invoke(Command(resume="good"), thread)["draft"])
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("framework", ["langgraph"], indirect=True)
+def test_a_graph_that_waits_for_a_review_is_there_after_a_kill(framework: str, theirs: Path, tmp_path: Path) -> None:
+    folder = EXAMPLES / "migration" / framework
+    for when, ended in (("before", -signal.SIGKILL), ("after", 0)):
+        done = subprocess.run(
+            [theirs, "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n{WAITS}", when],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=False,
+        )
+        assert done.returncode == ended, done.stderr
+
+    assert done.stdout.splitlines() == ["All about oaks.", "All about oaks."]
+
+
 @pytest.mark.nightly
 def test_an_essay_that_waits_for_a_review_is_finished_after_a_kill(tmp_path: Path) -> None:
     program = ("serve", str(EXAMPLES / "essays.py"))
@@ -161,6 +194,20 @@ def test_a_refund_that_waits_for_an_approval_is_made_after_a_kill(tmp_path: Path
         turn = json.loads(said_by(tmp_path, "call", "Desk:ann", "turns.wait", turn["id"]))
 
     assert (question["tool"], turn["text"]) == ("refund", "You get 25 euros for the vase.")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("framework", ["openai-agents"], indirect=True)
+def test_a_session_is_exported_and_imported(framework: str, theirs: Path, tmp_path: Path) -> None:
+    folder = EXAMPLES / "migration" / framework
+    run([str(theirs), str(folder / "complaints.py"), "ann.db"], tmp_path)
+    exported = run([str(theirs), str(folder / "export.py"), "ann.db"], tmp_path)
+    (tmp_path / "ann.json").write_text(exported)
+
+    printed = run([sys.executable, str(EXAMPLES / "continued.py"), "data", "ann.json"], tmp_path)
+
+    assert [message["role"] for message in json.loads(exported)] == ["user", "assistant"] * 2
+    assert printed == "It was order 17.\n"
 
 
 def open_questions(folder: Path, address: str) -> list[dict[str, str]]:
