@@ -59,7 +59,8 @@ class Booking(Agent):
         return await pay_by_card(euros, idempotency_key=current_step_key())
 
     async def stage(self) -> str:
-        return self.fibers.get("book").checkpoint
+        fiber = self.fibers.get("book")
+        return fiber.checkpoint if fiber else "not started"
 
 
 # --8<-- [end:agent]

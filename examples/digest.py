@@ -16,7 +16,7 @@ async def summarize(
     messages: list[ModelMessage], info: AgentInfo
 ) -> AsyncIterator[Any]:
     """Stand in for a model: return the first two words."""
-    article = str(messages[-1].parts[-1].content)
+    article = str(getattr(messages[-1].parts[-1], "content", ""))
     yield " ".join(article.split()[:2]) + "."
 
 
