@@ -33,6 +33,9 @@ class Essays(Agent):
         return str(await self.fibers.result(topic))
 
 
+app = App(agents=[Essays])
+
+
 # --8<-- [start:use]
 async def main(data: str) -> None:
     verdicts = iter(["Shorter.", "good"])

@@ -64,6 +64,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["other tasks ran during it: True", "off the loop: 2000000", "on the loop: A statement exceeded sql_timeout"],
         ["other tasks ran during it: True", "off the loop: 2000000"],
     ),
+    "booking.py": (
+        ["look up Oslo\npay 90\npay 90\n90 euros are paid.\nlast stage: paying"],
+        ["90 euros are paid.\nlast stage: paying"],
+    ),
     "budgets.py": (
         [
             "answer: Hills.\nanswer: Hills.\nfailed over_limit - Expedition:north cannot call scripted: the request",
@@ -86,6 +90,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ['to approve: book {"nights":2}', "Room 12 is yours for 2 nights.", "response.completed"],
     ),
     "counter.py": (["count 2, lines in the log 1"], ["count 4, lines in the log 2"]),
+    "complaints.py": (
+        ["approve? refund {'number': 17, 'euros': 25}\nYou get 25 euros for the vase.\nYou are welcome."],
+        ["You are welcome.\nYou are welcome."],
+    ),
+    "continued.py": (["It was order 17."], ["It was order 17."]),
+    "digest.py": (
+        ["fetch Oaks\nfetch Elms\nsent: Oaks grow. Elms grow."],
+        ["sent: Oaks grow. Elms grow."],
+    ),
     "editors.py": (
         [
             "  ann has read 3 books",

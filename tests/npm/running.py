@@ -74,10 +74,12 @@ class SapwoodImpatient(SapwoodRuns):
 
 
 class Original(Server):
+    config: ClassVar[str] = "workerd.capnp"
+
     def command(self) -> list[str]:
         workerd = self._work / "node_modules/@cloudflare/workerd-linux-64/bin/workerd"
         address = f"--socket-addr=http=127.0.0.1:{self.port}"
-        return [str(workerd), "serve", "workerd.capnp", address, f"--directory-path=disk={self._data}"]
+        return [str(workerd), "serve", self.config, address, f"--directory-path=disk={self._data}"]
 
 
 ENDINGS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
