@@ -18,7 +18,7 @@ import pytest
 
 CONTAINERFILE = Path(__file__).parent.parent / "deploy/oci/Containerfile"
 (PINNED_BASE,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE.read_text(), re.MULTILINE)
-BASE_IMAGE = os.environ.get("SAPWOOD_BASE_IMAGE", PINNED_BASE)
+BASE_IMAGE: str = os.environ.get("SAPWOOD_BASE_IMAGE") or PINNED_BASE
 """What the image of the tests is built from. A machine without a registry names an image of its own."""
 
 
