@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 APP = "app = App(agents=[Lobby])"
 WITH_AUTHENTICATE = 'app = App(agents=[Lobby], authenticate=lambda request: request.headers.get("x-user"))'
 COUNTER = "Lobby:main/Counter:shared"
-LOCK = "pyproject.toml --universal --generate-hashes --no-emit-index-url --find-links . --output-file requirements.txt"
+LOCK = re.compile(r"^uv pip compile .+$", re.MULTILINE)
 ENDED_BY_SIGTERM = {0, 128 + 15}
 """A server that has shut down ends by the signal that it was sent, which the first process of a container ignores."""
 
@@ -59,7 +61,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (project / "app.py").write_text(app.replace(APP, WITH_AUTHENTICATE))
     (project / ".env").write_text("ANTHROPIC_API_KEY=secret\n")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", project, ROOT)
-    run("uv", "pip", "compile", "--quiet", *LOCK.split(), folder=project)
+    (lock,) = LOCK.findall((project / "README.md").read_text())
+    run(*shlex.split(lock), folder=project)
     mounts = index_of_this_machine(folder)
     base = f"--build-arg=BASE={BASE_IMAGE}"
     run("podman", "build", "--format=docker", "--pull=never", base, *mounts, f"--tag={name}", project)
