@@ -32,6 +32,10 @@ NEEDED = (
     "sapwood/cli/docs/llms.txt",
     "sapwood/cli/templates/lobby/app.py.template",
     "sapwood/cli/examples/chat/page/index.html",
+    "sapwood/cli/deploy/oci/Containerfile",
+    "sapwood/cli/deploy/oci/.dockerignore",
+    "sapwood/cli/deploy/compose/compose.yaml",
+    "sapwood/cli/deploy/kubernetes/sapwood.yaml",
     f"sapwood-{PROJECT['version']}.dist-info/licenses/LICENSE",
 )
 OWN_TESTS = re.compile(r"(?:^|/)(?:tests|benchmarks|scripts)/|(?:^|/)conftest\.py$|__pycache__|node_modules")

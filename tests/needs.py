@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
+
+CONTAINERFILE = Path(__file__).parent.parent / "deploy/oci/Containerfile"
+(PINNED_BASE,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE.read_text(), re.MULTILINE)
+BASE_IMAGE: str = os.environ.get("SAPWOOD_BASE_IMAGE") or PINNED_BASE
+"""What the image of the tests is built from. A machine without a registry names an image of its own."""
 
 
 def _program(*names: str) -> str:
@@ -35,6 +42,13 @@ def _bubblewrap() -> str:
     return f"needs bubblewrap, which cannot make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
+def _base_image() -> str:
+    if shutil.which("podman") is None:
+        return "needs podman"
+    found = subprocess.run(["podman", "image", "exists", BASE_IMAGE], capture_output=True, check=False)
+    return f"needs an image: podman pull {BASE_IMAGE}" if found.returncode else ""
+
+
 def _mount() -> str:
     if shutil.which("mount") is None or os.geteuid() != 0:
         return "needs a user who may mount file systems"
@@ -47,6 +61,7 @@ def _mount() -> str:
 
 
 NEEDS: dict[str, Callable[[], str]] = {
+    "base image": functools.cache(_base_image),
     "browser": functools.partial(_program, "chromium-headless-shell", "chromium"),
     "bubblewrap": functools.cache(_bubblewrap),
     "caddy": functools.partial(_program, "caddy"),

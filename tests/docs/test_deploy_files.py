@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from sapwood.cli import backup_commands, serve_commands, upgrade_command
+from sapwood.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -24,6 +29,29 @@ RULES = [
 ]
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 COMMANDS = {"serve": serve_commands.serve, "backup": backup_commands.backup, "upgrade": upgrade_command.upgrade}
+CONTAINERFILE = (DEPLOY / "oci/Containerfile").read_text().replace("\\\n", " ")
+COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+NODE = yaml.safe_load_all((DEPLOY / "kubernetes/sapwood.yaml").read_text())
+(POD,) = (one["spec"]["template"]["spec"] for one in NODE if one["kind"] == "Deployment")
+NEEDED_CADDY = (2, 11, 2)
+"""Older ones answer 502 to a request with a body that waited for the server: caddyserver/caddy#7546."""
+
+
+def instructions(name: str) -> list[str]:
+    """Return what follows a name in the Containerfile."""
+    return re.findall(rf"^{name} +(.+)$", CONTAINERFILE, flags=re.MULTILINE)
+
+
+def image_variables() -> dict[str, str]:
+    (text,) = instructions("ENV")
+    return dict(word.split("=", 1) for word in shlex.split(text))
+
+
+def exec_form(name: str) -> list[str]:
+    """Return the words of a command that runs without a shell."""
+    (text,) = instructions(name)
+    return json.loads(text[text.index("[") :])
 
 
 def panels() -> list[dict[str, Any]]:
@@ -74,6 +102,96 @@ def test_a_unit_runs_a_command_that_sapwood_has(unit: Path) -> None:
         assert program.endswith("/bin/sapwood")
         options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
         assert options <= set(COMMANDS[command].__annotations__)
+
+
+def test_the_image_is_pinned_and_its_server_is_not_root() -> None:
+    (base,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE, flags=re.MULTILINE)
+    images = [base, *(one["image"] for one in SERVICES.values() if "image" in one)]
+
+    assert instructions("FROM") == ["${BASE}"]
+    assert [
+        one for one in images if not re.fullmatch(r"docker\.io/[\w/-]+:v?[\d.]+[\w.-]*@sha256:[0-9a-f]{64}", one)
+    ] == []
+    assert instructions("USER") == ["10001:10001"]
+    assert all("pip install" not in run or "--require-hashes" in run for run in instructions("RUN"))
+    assert not re.search(r"index-url [^-]|https?://(?!127)", CONTAINERFILE)
+
+
+def test_the_image_runs_the_server_without_a_shell_and_sets_what_it_knows() -> None:
+    program, command, _ = exec_form("CMD")
+    known = {f"SAPWOOD_{one.name.upper()}" for one in fields(Settings)} | {"SAPWOOD_HOST", "SAPWOOD_PORT"}
+    variables = image_variables()
+
+    assert (program, command) == ("sapwood", "serve")
+    assert instructions("STOPSIGNAL") == ["SIGTERM"]
+    assert "/healthz" in exec_form("HEALTHCHECK")[-1]
+    assert {name for name in variables if name.startswith("SAPWOOD_")} <= known
+    assert (variables["SAPWOOD_DATA"], variables["SAPWOOD_DURABILITY"]) == ("/data", "disk")
+    assert instructions("VOLUME") == ["/data"]
+    assert instructions("EXPOSE") == [variables["SAPWOOD_PORT"]]
+
+
+def test_kubernetes_runs_the_image_as_it_is_made() -> None:
+    (container,) = POD["containers"]
+    set_ = {one["name"]: one.get("value") for one in container["env"]}
+    variables = image_variables()
+
+    assert instructions("USER") == [f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"]
+    assert [str(port["containerPort"]) for port in container["ports"]] == instructions("EXPOSE")
+    assert container["command"][:3] == exec_form("CMD")
+    assert (
+        {set_["SAPWOOD_DATA"]} == {*instructions("VOLUME")} <= {one["mountPath"] for one in container["volumeMounts"]}
+    )
+    assert all(set_[name] == variables[name] for name in ("SAPWOOD_HOST", "SAPWOOD_PORT", "SAPWOOD_DATA"))
+    assert "/tmp" in {one["mountPath"] for one in container["volumeMounts"]}  # its root file system is read-only
+
+
+def test_compose_files_fit_the_schema_of_their_specification() -> None:
+    vendor = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    schema = json.loads(vendor.read_text())
+
+    jsonschema.validate(COMPOSE, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**COMPOSE, "services": {"app": {"imagge": "x"}}}, schema)
+
+
+def test_compose_keeps_data_in_volumes_and_publishes_only_caddy() -> None:
+    app = SERVICES["app"]
+    mounted = [one.split(":") for service in SERVICES.values() for one in service["volumes"]]
+    ports = {name: [str(port) for port in service["ports"]] for name, service in SERVICES.items()}
+
+    assert {name for name, *_ in mounted if not name.startswith("./")} == {*COMPOSE["volumes"]}
+    assert {where for _, where, *_ in (one.split(":") for one in app["volumes"])} == {"/data", "/backups"}
+    assert all(port.startswith("127.0.0.1:") for name in ("app", "prometheus") for port in ports[name])
+    assert app["read_only"]
+    assert app["tmpfs"] == ["/tmp"]
+    assert int(app["stop_grace_period"].removesuffix("s")) >= 10 + 20
+    assert all(ipaddress.ip_network(one).is_private for one in app["environment"]["FORWARDED_ALLOW_IPS"].split(","))
+
+
+def test_compose_and_its_caddyfile_agree() -> None:
+    caddyfile = (DEPLOY / "caddy/Caddyfile").read_text()
+    caddy = SERVICES["caddy"]
+    (version,) = re.findall(r"caddy:([\d.]+)", caddy["image"])
+
+    assert {*re.findall(r"\{\$(\w+)", caddyfile)} == {*caddy["environment"]}
+    assert caddy["environment"]["APP"] == f"app:{image_variables()['SAPWOOD_PORT']}"
+    assert tuple(map(int, version.split("."))) >= NEEDED_CADDY
+    assert f"Needs Caddy {'.'.join(map(str, NEEDED_CADDY))} " in caddyfile
+
+
+def test_prometheus_asks_the_app_of_compose_as_the_job_of_the_alerts() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
+    (job,) = config["scrape_configs"]
+
+    assert job["job_name"] == "sapwood"
+    assert job["static_configs"] == [{"targets": [SERVICES["caddy"]["environment"]["APP"]]}]
+    assert all((DEPLOY / "prometheus" / name).exists() for name in config["rule_files"])
+
+
+@pytest.mark.needs("promtool")
+def test_prometheus_takes_its_configuration() -> None:
+    run("promtool", "check", "config", "--syntax-only", "prometheus.yaml", within="prometheus")
 
 
 @pytest.mark.needs("promtool")

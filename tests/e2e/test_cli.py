@@ -123,7 +123,8 @@ def test_a_new_project_passes_its_own_tests(project: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert {path.name for path in project.iterdir()} >= {
-        "app.py", "page.html", "test_app.py", "pyproject.toml", "Dockerfile", "compose.yaml", "README.md", ".gitignore"
+        "app.py", "page.html", "test_app.py", "pyproject.toml", "Containerfile", "compose.yaml", "Caddyfile",
+        "README.md", ".gitignore",
     }  # fmt: skip
     assert "demo" in (project / "page.html").read_text()
     assert "{{" not in "".join(path.read_text() for path in project.iterdir() if path.is_file())

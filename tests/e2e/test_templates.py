@@ -21,7 +21,9 @@ from sapwood.cli.new import TEMPLATES, Template
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [name for name in TEMPLATES if name != "lobby"]
 PAGE = {"lobby": "/agents/lobby/main"}
-ALWAYS = {".dockerignore", ".gitignore", "Dockerfile", "README.md", "app.py", "compose.yaml", "pyproject.toml"}
+ALWAYS = {
+    ".dockerignore", ".gitignore", "Caddyfile", "Containerfile", "README.md", "app.py", "compose.yaml", "pyproject.toml"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)

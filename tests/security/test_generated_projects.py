@@ -9,7 +9,8 @@ import pytest
 
 from sapwood.cli.new import TEMPLATES, Template, make
 
-PINNED = re.compile(r"FROM [a-z]+:\d+\.\d+\.\d+-\S+")
+IMAGE = re.compile(r"(?:ARG BASE=|FROM |image: )(\S+)")
+PINNED = re.compile(r"[a-z./]+:v?\d+\.\d+\.\d+\S*@sha256:[0-9a-f]{64}|\$\{BASE\}")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -24,13 +25,24 @@ def test_no_generated_file_says_insecure(tmp_path: Path, template: Template) -> 
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_generated_image_has_an_exact_base_and_is_published_locally(tmp_path: Path, template: Template) -> None:
+def test_every_image_of_a_project_has_a_digest_and_the_port_is_published_locally(
+    tmp_path: Path, template: Template
+) -> None:
     make(tmp_path / "project", template)
 
-    dockerfile = (tmp_path / "project/Dockerfile").read_text()
-    images = [line for line in dockerfile.splitlines() if line.startswith("FROM")]
+    containerfile = (tmp_path / "project/Containerfile").read_text()
+    compose = (tmp_path / "project/compose.yaml").read_text()
+    images = IMAGE.findall(containerfile) + IMAGE.findall(compose)
 
-    assert images
-    assert all(PINNED.fullmatch(line) for line in images)
-    assert '"127.0.0.1:8000:8000"' in (tmp_path / "project/compose.yaml").read_text()
+    assert len(images) == 4
+    assert [one for one in images if not PINNED.fullmatch(one)] == []
+    assert '"127.0.0.1:8000:8000"' in compose
     assert ("authenticate" in (tmp_path / "project/README.md").read_text()) or TEMPLATES[template].asks_who
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_secrets_of_a_project_get_neither_into_git_nor_into_its_image(tmp_path: Path, template: Template) -> None:
+    make(tmp_path / "project", template)
+
+    assert ".env" in (tmp_path / "project/.gitignore").read_text().splitlines()
+    assert ".env" in (tmp_path / "project/.dockerignore").read_text().splitlines()

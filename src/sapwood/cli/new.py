@@ -36,14 +36,20 @@ sapwood dev
 ```
 """
 
-WITH_SIGN_IN = "The port is published on this machine only. Publish it to others behind a proxy with TLS."
-WITHOUT_SIGN_IN = """\
+CONTAINER = {
+    ".dockerignore": "oci/.dockerignore",
+    "Caddyfile": "caddy/Caddyfile",
+    "Containerfile": "oci/Containerfile",
+    "compose.yaml": "compose/compose.yaml",
+}
+"""The files of a project that are those of `deploy`, without a difference."""
+WITH_SIGN_IN = ""
+WITHOUT_SIGN_IN = """
 The container stops with an error until the app has `App(authenticate=…)`: without it, every client that reaches the
 port could use every agent. `authenticate` is a function that returns the user of a request, or `None` to refuse it;
 `JwtAuth` and `ApiKeys` are ready-made, and `sapwood new --template rooms` makes a project with sign-in. To run it
 without `authenticate`, run `sapwood serve` on this machine: it listens on 127.0.0.1, and refuses pages of other sites.
-
-The port is published on this machine only. Publish it to others behind a proxy with TLS."""
+"""
 
 Template = Literal["lobby", "chat", "rooms", "agents-as-tools", "perspectives", "gatekeeper", "sandbox"]
 
@@ -118,7 +124,7 @@ def make(folder: Path, template: Template = "lobby") -> list[str]:
     container = WITH_SIGN_IN if about.asks_who else WITHOUT_SIGN_IN
     holes = {"name": name, "extras": about.extras, "address": about.address, "container": container}
     files = _filled("lobby", holes) if template == "lobby" else _example(template, holes)
-    for path, content in (_filled("common", holes) | files).items():
+    for path, content in (_filled("common", holes) | _container() | files).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -135,7 +141,7 @@ def _filled(folder: str, holes: dict[str, str]) -> dict[str, bytes]:
 
 def _example(name: str, holes: dict[str, str]) -> dict[str, bytes]:
     """Return the files of an example, and the sources of its page, as a project has them."""
-    examples = _examples()
+    examples = _shipped("examples")
     files = dict(_read(examples / name))
     ours = files.pop("README.md").decode().replace(f"../{PAGES}/{name}", "page-source/page")
     ours = ours.replace(f"../{PAGES}", "page-source").partition("\n")[2]
@@ -152,10 +158,16 @@ def _example(name: str, holes: dict[str, str]) -> dict[str, bytes]:
     return files | clean | {"README.md": readme.encode()}
 
 
-def _examples() -> Traversable:
-    """Return the folder of the examples: a wheel has them in here, a checkout at its root."""
-    installed = resources.files("sapwood.cli") / "examples"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "examples"
+def _container() -> dict[str, bytes]:
+    """Return the files that a project runs with in a container."""
+    deploy = _shipped("deploy")
+    return {name: (deploy / path).read_bytes() for name, path in CONTAINER.items()}
+
+
+def _shipped(name: str) -> Traversable:
+    """Return a folder that comes with sapwood: a wheel has it in here, a checkout at its root."""
+    installed = resources.files("sapwood.cli") / name
+    return installed if installed.is_dir() else Path(__file__).parents[3] / name
 
 
 def _read(folder: Traversable) -> Iterator[tuple[str, bytes]]:
