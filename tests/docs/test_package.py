@@ -42,7 +42,7 @@ def test_what_the_workflows_run_exists() -> None:
     files = re.findall(r"\b(?:python|bash) ([\w./-]+\.py|\.ci/\w+)", text)
 
     assert {"setup", "test", "nightly"} <= {*run} <= {*recipes}
-    assert {"scripts/check_package.py", "scripts/try_wheel.py", ".ci/run"} <= {*files}
+    assert {"scripts/check_package.py", "scripts/publish_site.py", "scripts/try_wheel.py", ".ci/run"} <= {*files}
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
