@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/pictures"
 SPACE = 6
 """Pixels beside a text."""
-LETTER = 6.4
-"""Pixels of an average letter. `textLength` makes each font as wide as this says."""
+NARROW = " .,|il"
+"""Letters of 4 pixels. The others have about 7; `textLength` makes every font as wide as this says."""
 
 
 def facts() -> dict[str, tuple[str, str]]:
@@ -29,7 +29,7 @@ def facts() -> dict[str, tuple[str, str]]:
 
 def badge(label: str, value: str) -> str:
     """Return a badge as SVG."""
-    widths = [round(len(text) * LETTER) for text in (label, value)]
+    widths = [sum(4 if letter in NARROW else 7 for letter in text) for text in (label, value)]
     left, right = (width + 2 * SPACE for width in widths)
     texts = "".join(
         f'    <text x="{x}" y="14" textLength="{width}">{text}</text>\n'
