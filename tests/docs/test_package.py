@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from scripts import check_package
+from scripts import badges, check_package
 
 from sapwood.cli.doctor import EXTRAS
 
@@ -42,7 +42,7 @@ def test_what_the_workflows_run_exists() -> None:
     files = re.findall(r"\b(?:python|bash) ([\w./-]+\.py|\.ci/\w+)", text)
 
     assert {"setup", "test", "nightly"} <= {*run} <= {*recipes}
-    assert {"scripts/check_package.py", "scripts/try_wheel.py", ".ci/run"} <= {*files}
+    assert {"scripts/check_package.py", "scripts/publish_site.py", "scripts/try_wheel.py", ".ci/run"} <= {*files}
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
@@ -52,6 +52,22 @@ def test_the_actions_of_the_workflows_are_pinned_to_commits() -> None:
 
     assert len(used) > 8
     assert [name for name, at in used if not re.fullmatch(r"[0-9a-f]{40}", at)] == []
+
+
+def test_the_badges_of_the_readme_are_what_the_metadata_says() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    for name, (label, value) in badges.facts().items():
+        assert (badges.FOLDER / f"badge-{name}.svg").read_text() == badges.badge(label, value), "Run scripts/badges.py."
+        assert f'docs/pictures/badge-{name}.svg" alt="{label}: {value}"' in readme
+
+
+def test_the_files_that_the_readme_links_to_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)|(?:src|href)="([^"#:]+)', readme)
+
+    assert len(links) > 40
+    assert [link or source for link, source in links if not (ROOT / (link or source)).exists()] == []
 
 
 def test_the_version_of_the_citation_is_that_of_the_package() -> None:

@@ -62,8 +62,7 @@ def is_current() -> bool:
     return index.exists() and index.stat().st_mtime > changed
 
 
-@pytest.fixture(scope="module")
-def site() -> Path:
+def build_site() -> Path:
     """Return the folder of the site, which is built unless it is current. In `.ci/run`, `just check` has built it."""
     with (ROOT / "zensical.toml").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes, one builds
@@ -71,6 +70,11 @@ def site() -> Path:
             build = ["zensical", "build", "--clean", "--strict"]
             subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=patience(300))
     return SITE
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    return build_site()
 
 
 @pytest.mark.slow

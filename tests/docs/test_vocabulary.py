@@ -1,7 +1,7 @@
 """The prose that users read names its actors and uses the words of the field.
 
-Checked are the documentation, the README, error messages (the strings inside `raise` statements) and the docstrings
-of public names.
+Checked are the documentation, the pages at the root of the repository, error messages (the strings inside `raise`
+statements) and the docstrings of public names.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def in_source(text: str, *, public: bool = True) -> Iterator[Finding]:
 
 
 def pages() -> list[Path]:
-    """Return the documentation and the README, without decisions and measurements: both are records."""
+    """Return the documentation and the pages at the root, without decisions and measurements: both are records."""
     docs = REPOSITORY / "docs"
-    return [REPOSITORY / "README.md"] + [
+    return sorted(REPOSITORY.glob("*.md")) + [
         page
         for page in sorted(docs.rglob("*.md"))
         if page.name != "measured.md" and docs / "explanation/decisions" not in page.parents

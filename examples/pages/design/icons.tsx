@@ -4,13 +4,10 @@ const Icon = ({ children, className = "icon" }: { children: ReactNode; className
   <svg className={className} viewBox="0 0 24 24" aria-hidden="true" focusable="false">{children}</svg>
 );
 
-/** The rings of a tree, the outermost alive. */
+/** The logo: a trunk and its branches, grown as the rings of a tree. */
 export const Mark = () => (
-  <svg className="mark" viewBox="0 0 32 32" aria-hidden="true" focusable="false" fill="none" stroke="currentColor">
-    <circle cx="16" cy="16" r="13.5" strokeWidth="3" />
-    <circle cx="15.4" cy="16.4" r="8.6" strokeWidth="1.4" opacity="0.65" />
-    <circle cx="15" cy="16.8" r="5" strokeWidth="1.3" opacity="0.5" />
-    <circle cx="14.7" cy="17" r="1.6" fill="currentColor" stroke="none" opacity="0.7" />
+  <svg className="mark" viewBox="0 0 32 32" aria-hidden="true" focusable="false" fill="none" stroke="currentColor" strokeWidth="3.1" strokeLinecap="round">
+    <path d="M16 30.4V13.6M16 29.4C16 24.4 20.4 26.1 24.3 22.2A12 12 0 1 0 5.6 19.6M16 22.8C16 19.6 13 19.2 11.5 17.6A6 6 0 1 1 21.5 11.2" />
   </svg>
 );
 
