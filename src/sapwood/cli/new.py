@@ -28,10 +28,9 @@ MARK = re.compile(r"^[ \t]*(#|//|\{/\*) --8<--.*\n", re.MULTILINE)
 """A marker from which a page of the documentation includes code."""
 IN_A_CHECKOUT = re.compile(r"<!-- checkout -->\n.*?<!-- /checkout -->\n", re.DOTALL)
 """Parts of an example's README for readers with a checkout; the first part says how to start it."""
-START = """sapwood is not on PyPI yet: install it from its source, here in `../sapwood`.
-
+START = """\
 ```sh
-pip install '../sapwood[{{extras}}]'
+pip install 'sapwood[{{extras}}]'
 sapwood dev
 ```
 """
