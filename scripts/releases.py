@@ -91,7 +91,9 @@ CHANGES: dict[str, tuple[Added | Changed, ...]] = {
         Added(
             "src/sapwood/chat/schema/chat_0005.sql",
             "CREATE TABLE sapwood_reactions (message TEXT NOT NULL, reaction TEXT NOT NULL) STRICT;\n"
-            "INSERT INTO sapwood_reactions SELECT id, 'seen' FROM sapwood_messages;\n",
+            "INSERT INTO sapwood_reactions SELECT id, 'seen' FROM sapwood_messages;\n"
+            "CREATE TRIGGER sapwood_react AFTER INSERT ON sapwood_messages\n"
+            "BEGIN INSERT INTO sapwood_reactions VALUES (new.id, 'seen'); END;\n",
         ),
         # The index of the node, and a new owner of tables.
         Added(
@@ -108,7 +110,12 @@ CHANGES: dict[str, tuple[Added | Changed, ...]] = {
             '"INSERT INTO sapwood_node_alarms VALUES (?, ?, ?)"\n',
             '"INSERT INTO sapwood_node_alarms (root, due_at, dead) VALUES (?, ?, ?)"\n',
         ),
-        Added("src/sapwood/kernel/schema/labels_0001.sql", "CREATE TABLE sapwood_labels (label TEXT NOT NULL);\n"),
+        Added(
+            "src/sapwood/kernel/schema/labels_0001.sql",
+            "CREATE TABLE sapwood_labels (label TEXT NOT NULL) STRICT;\n"
+            "CREATE TRIGGER sapwood_label AFTER INSERT ON sapwood_children\n"
+            "BEGIN INSERT INTO sapwood_labels VALUES (new.name); END;\n",
+        ),
         Changed(
             "src/sapwood/kernel/actors/children_table.py",
             "        self._db.ensure(CHILDREN)\n",

@@ -33,6 +33,7 @@ from sapwood.kernel.node.dispatcher import AlarmDispatcher
 from sapwood.kernel.node.folder_removal import FolderRemoval
 from sapwood.kernel.node.idle_sleep import IdleSleep
 from sapwood.kernel.node.open_databases import OpenDatabases
+from sapwood.kernel.node.release_record import REMEDY, newer_release, record_release
 from sapwood.kernel.node.tree_loader import TreeLoader
 from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
 from sapwood.kernel.ports.cluster import Cluster
@@ -190,6 +191,12 @@ class Node:
         if self.gate.synced:
             self.files.sync_folder(self.folder)
         folders.finish(self.folder, self._is_own, restores=self.keeper is None)
+        if self.keeper is None:  # else it holds copies, and other nodes run what is newer
+            if (newer := newer_release(self.folder)) is not None:
+                log.warning(
+                    "data folder is newer than this server: %s %s", newer, REMEDY, extra={"folder": self.folder}
+                )
+            record_release(self.folder, self.files)
 
     def _is_own(self, folder: Path) -> bool:
         """Return whether what lies about is from a life of this node before; others may be at work on theirs."""
