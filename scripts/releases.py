@@ -93,7 +93,7 @@ CHANGES: dict[str, tuple[Added | Changed, ...]] = {
             "CREATE TABLE sapwood_reactions (message TEXT NOT NULL, reaction TEXT NOT NULL) STRICT;\n"
             "INSERT INTO sapwood_reactions SELECT id, 'seen' FROM sapwood_messages;\n"
             "CREATE TRIGGER sapwood_react AFTER INSERT ON sapwood_messages\n"
-            "BEGIN INSERT INTO sapwood_reactions VALUES (new.id, 'seen'); END;\n",
+            "BEGIN INSERT INTO sapwood_reactions (message, reaction) VALUES (new.id, 'seen'); END;\n",
         ),
         # The index of the node, and a new owner of tables.
         Added(
@@ -114,7 +114,7 @@ CHANGES: dict[str, tuple[Added | Changed, ...]] = {
             "src/sapwood/kernel/schema/labels_0001.sql",
             "CREATE TABLE sapwood_labels (label TEXT NOT NULL) STRICT;\n"
             "CREATE TRIGGER sapwood_label AFTER INSERT ON sapwood_children\n"
-            "BEGIN INSERT INTO sapwood_labels VALUES (new.name); END;\n",
+            "BEGIN INSERT INTO sapwood_labels (label) VALUES (new.name); END;\n",
         ),
         Changed(
             "src/sapwood/kernel/actors/children_table.py",
