@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[Added | Changed, ...]] = {
         ),
         Added(
             "src/sapwood/capabilities/schema/fibers_0003.sql",
-            "ALTER TABLE sapwood_fibers DROP COLUMN priority;\n",
+            "CREATE INDEX sapwood_fibers_by_priority ON sapwood_fibers (priority);\n",
         ),
         Added(
             "src/sapwood/runs/schema/served_0002.sql",

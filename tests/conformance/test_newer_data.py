@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import timedelta
 from pathlib import Path
 
 import apsw
 import pytest
 from tests import loops
 
-from sapwood import Agent, App
+from sapwood import After, Agent, App
 from sapwood.cli import deployment_check, doctor
 from sapwood.errors import MigrationFailed
 from sapwood.kernel.node.release_record import FILE
@@ -34,7 +35,14 @@ class Leaf(Agent):
         self.sql("CREATE TABLE IF NOT EXISTS notes (text TEXT)")
         self.sql("INSERT INTO notes VALUES ('kept')")
 
+    async def write_later(self) -> None:
+        self.schedule(After(LATER), self.write)
 
+    async def notes(self) -> int:
+        return self.sql("SELECT count(*) FROM notes").scalar(int)
+
+
+LATER = timedelta(days=1)
 APP = App(agents=[Leaf])
 
 
@@ -99,6 +107,27 @@ async def test_the_server_tells_it_at_its_start_and_refuses_only_what_was_migrat
             await (await world.get_agent(Leaf, "old")).write()
 
     assert (data / FILE).read_text() == newer_record()
+
+
+async def test_an_index_of_alarms_that_a_newer_release_has_written_is_rebuilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(APP, data=tmp_path) as world:
+        await (await world.get_agent(Leaf, "old")).write_later()
+    connection = apsw.Connection(str(tmp_path / "alarms.db"), vfs=CHECKED)
+    connection.execute(
+        "ALTER TABLE sapwood_node_alarms RENAME COLUMN due_at TO other;"
+        "ALTER TABLE sapwood_node_alarms ADD COLUMN due_at REAL;"
+        "INSERT INTO sapwood_migrations VALUES ('node', 99, x'00')"
+    )
+    connection.close()
+    (tmp_path / "alarms.marks").unlink()
+
+    async with running(APP, data=tmp_path) as world:
+        await world.clock.advance(LATER)
+        assert await (await world.get_agent(Leaf, "old")).notes() == 1
+
+    assert "alarm index cannot be used; rebuilding it from the trees: a newer version" in caplog.text
 
 
 def left_of_record(data: Path) -> list[str]:
