@@ -410,8 +410,6 @@ def roll_back(built: Built, folder: Path) -> str:
             said = run(first, "sapwood", "call", OFFICE, "notes", data=data, code=1)
             if lack not in said:
                 raise Differs(f"A refused call of {FIRST} does not say {lack!r}: {said}")
-    with serving(first, data):  # rows of the alarm index of workers are moved back
-        pass
     expect(dump(built[LAST], data), contents, "the databases after they were refused")
 
     shell(first, folder, after)
