@@ -29,7 +29,7 @@ from scripts.releases import FIRST, LAST, NEXT, ROOT, Release
 
 PATIENCE = 240.0
 POLL = 0.1
-PROGRAM = "tests.compat.served_office:app"
+PROGRAM = "tests.releases.served_office:app"
 STALLING = "tests.compat.office_app:app"
 """The same agents, of which one waits for its model for ever."""
 OFFICE, LEAD, WAITING = "CompatOffice:main", "CompatLead:asking", "CompatTalker:waiting"
@@ -82,7 +82,7 @@ def environment(release: Release, data: Path | None, more: Mapping[str, str]) ->
 
 
 def step(release: Release, *arguments: str) -> None:
-    run(release, "python", "-m", "tests.compat.steps", *arguments)
+    run(release, "python", "-m", "tests.releases.steps", *arguments)
 
 
 def unpack(release: Release, name: str, to: Path, *, of: str) -> Path:
@@ -258,7 +258,7 @@ class Client:
     def __init__(self, release: Release, url: str) -> None:
         self.release = release
         self._process = subprocess.Popen(
-            [str(release.python), "-m", "tests.compat.steps", "client", url],
+            [str(release.python), "-m", "tests.releases.steps", "client", url],
             cwd=release.source,
             env=release.environment,
             stdin=subprocess.PIPE,
@@ -462,7 +462,7 @@ def dump(release: Release, data: Path) -> Any:
     with tempfile.TemporaryDirectory(prefix="sapwood-dump-") as name:
         copy = Path(name) / "data"
         shutil.copytree(data, copy)
-        return json.loads(run(release, "python", "-m", "tests.compat.steps", "dump", str(copy)))
+        return json.loads(run(release, "python", "-m", "tests.releases.steps", "dump", str(copy)))
 
 
 SHOWN: tuple[tuple[str, Callable[[Built, Path], str]], ...] = (

@@ -1,4 +1,4 @@
-"""A file of the data folder that names the newest release of sapwood that has opened it.
+"""Opens a data folder, in which a file names the newest release of sapwood that has opened it.
 
 An older release reads it at its start: it tells the operator that it cannot read what the newer one has migrated,
 before a client gets the error. The databases decide what can be read. Without the file, only this advice is missing.
@@ -7,14 +7,18 @@ before a client gets the error. The databases decide what can be read. Without t
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
+from sapwood.kernel.node.data_folder import TREES
 from sapwood.storage.files import Files
 from sapwood.storage.migrations import ROLL_BACK, framework
+
+log = logging.getLogger(__name__)
 
 FILE = "release.json"
 
@@ -42,8 +46,18 @@ def newer_release(folder: Path) -> str | None:
     return None if record is None else record.newer_than(framework())
 
 
-def record_release(folder: Path, files: Files) -> None:
-    """Store that this release has opened a data folder, unless a newer one has."""
+def open_folder(folder: Path, files: Files, *, synced: bool, has_data: bool) -> None:
+    """Create the folder of the trees. If it `has_data`, warn of a newer release, or store that this one opened it."""
+    files.make_folder(folder / TREES)
+    if synced:
+        files.sync_folder(folder)
+    if has_data:
+        if (newer := newer_release(folder)) is not None:
+            log.warning("data folder is newer than this server: %s %s", newer, REMEDY, extra={"folder": folder})
+        _record_release(folder, files)
+
+
+def _record_release(folder: Path, files: Files) -> None:
     known, record = framework(), _read(folder)
     if record is not None and (record.migrations == known or record.newer_than(known) is not None):
         return

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.compat import (
-    fixture_data,
-    served_office,  # noqa: F401 - with it, interrupted turns come to an end
-)
+from tests.compat import fixture_data
 from tests.compat.fixture_recorder import play
 from tests.compat.office_app import CompatOffice, Shelf, app
 from tests.compat.test_stored_data import use_chats, use_office, use_runs
+from tests.releases import served_office  # noqa: F401 - with it, interrupted turns come to an end
 
 from sapwood.client import connect
 from sapwood.storage.engine import CHECKED
