@@ -130,6 +130,10 @@ changelog-draft:
 record-fixtures *args:
     python -m tests.compat.fixture_recorder {{args}}
 
+# Build the next two releases from the checkout, and try upgrades, mixed versions and going back with them.
+try-releases *args:
+    python scripts/try_releases.py {{args}}
+
 # For a release: write the section of the changelog from the fragments in changes/, and remove these.
 changelog version:
     towncrier build --yes --version "{{version}}"

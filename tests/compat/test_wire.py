@@ -48,7 +48,8 @@ def first_of(transcript: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 def test_a_changed_frame_would_be_noticed_and_an_addition_would_not(release: str) -> None:
     released = read(release, "wire.json")
     renamed, other, more, removed = (filled(released) for _ in range(4))
-    renamed[0]["answer"][0]["title"] = renamed[0]["answer"][0].pop("name")
+    identity = first_of(renamed, "cf_agent_identity")
+    identity["title"] = identity.pop("name")
     first_of(other, "cf_agent_use_chat_response")["done"] = "no"
     more[0]["answer"][0]["extra"] = 1
     more[1]["answer"].insert(2, {"type": "cf_agent_new"})

@@ -11,7 +11,7 @@ from tests.blackbox import test_alarms, test_damage
 PAGE = Path(__file__).parents[2] / "docs/explanation/damage.md"
 HEADER = "| file | damage | noticed | affected | repaired by |"
 DAMAGES = {"header", "middle", "tail", "truncation", "zeroing", "deletion", "older copy", "one bit"}
-OTHERS = "other files (`lock`, `operator.json`, `stopped`, `workers`)"
+OTHERS = "other files (`lock`, `operator.json`, `release.json`, `stopped`, `workers`)"
 FILES = {
     "root database",
     "child database",

@@ -124,7 +124,7 @@ async def test_a_folder_with_more_permissions_is_narrowed_at_the_start(tmp_path:
     async with app(data) as running:
         await (await running.get_agent(ModeVault, "v")).write()
 
-    assert {Path(path).name for path in wide(data)} <= {"notes", "of-the-user.txt", "lock", "stopped"}
+    assert {Path(path).name for path in wide(data)} <= {"notes", "of-the-user.txt", "lock", "release.json", "stopped"}
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 

@@ -20,6 +20,7 @@ from sapwood.cli.operator_file import FILE
 from sapwood.cli.quantities import size
 from sapwood.errors import FolderInUse
 from sapwood.kernel.node.data_folder import TREES, odd_in
+from sapwood.kernel.node.release_record import REMEDY, newer_release
 from sapwood.storage.files import FolderLock, is_open_to_others
 
 OPEN_FILES = 4096
@@ -118,6 +119,7 @@ def _folder(data: Path) -> Iterator[Finding]:
     if data.exists():
         yield _lock(data, what)
         yield _access(data)
+        yield _release(data)
         yield from _odd_entries(data)
     else:
         yield Finding(what, "is created at the first start")
@@ -159,6 +161,11 @@ def _access(data: Path) -> Finding:
         remedy = f"Other users of this machine can read it. As its owner, run `chmod 0700 {data}`."
         return Finding("access to it", mode, remedy)
     return Finding("access to it", f"{mode}, this user only")
+
+
+def _release(data: Path) -> Finding:
+    newer = newer_release(data)
+    return Finding("release of its data", newer or "not newer than this one", newer and REMEDY)
 
 
 def _odd_entries(data: Path) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from sapwood.storage.engine import CHECKED, NO_CHECKSUMS, has_checksums
 from sapwood.storage.files import Files
 from sapwood.storage.image import empty_image, is_cut
 from sapwood.storage.marks import Marks, generation_of, loss, stored_version
-from sapwood.storage.migrations import APPLIED, Schema, Script
+from sapwood.storage.migrations import APPLIED, ROLL_BACK, Schema, Script, check_known
 from sapwood.storage.rows import SqlValue
 from sapwood.storage.sql_errors import damage
 
@@ -61,11 +61,15 @@ class FileReader:
         version = self._versions.get(schema.owner, 0)
         if version > len(schema.scripts):
             raise StoredDataError(
-                f"The tables of {schema.owner!r} were written by a newer version of sapwood. Run that version."
+                f"The tables of {schema.owner!r} were written by a newer version of sapwood. {ROLL_BACK}"
             )
         if 0 < version < len(schema.scripts):
             self.apply(schema.scripts[version:])
         return version > 0
+
+    def check_known(self) -> None:
+        """Refuse a file that a newer version of the framework has written."""
+        check_known(self._versions)
 
     @property
     def frames(self) -> int:

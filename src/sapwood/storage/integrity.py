@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sapwood.errors import StoredDataError
 from sapwood.storage.file_reader import FileReader, reading
+from sapwood.storage.migrations import NewerData
 
 Check = Callable[[FileReader], Iterable[str]]
 """Yields what is wrong with the content of one database, in sentences."""
@@ -57,8 +58,11 @@ def damage_of(path: Path, checks: Iterable[Check] = (), frames: int | None = Non
         with reading(path, BUSY_TIMEOUT) as file:
             corrupt = list(_corruption(file))
             found = [f"The database {path.name} is damaged: {problem}" for problem in (*_lost(file, frames), *corrupt)]
-            return found if corrupt else [*found, *(problem for check in checks for problem in check(file))]
-    except StoredDataError as error:
+            if corrupt:
+                return found
+            file.check_known()
+            return [*found, *(problem for check in checks for problem in check(file))]
+    except (NewerData, StoredDataError) as error:
         return [f"{path.name}: {error}"]
 
 

@@ -21,6 +21,8 @@ USER = "user"
 APPLIED = "SELECT number, digest FROM sapwood_migrations WHERE owner = 'user' ORDER BY number"
 """What a file has seen of the user's migrations."""
 
+ROLL_BACK = "Run the newer version, or restore a backup that was made before the upgrade."
+
 
 class NewerData(MigrationFailed):
     """A file has seen a script that this program does not have: a newer one has written it."""
@@ -82,7 +84,7 @@ def check_known(versions: Mapping[str, int]) -> None:
         if owner != USER and number > known.get(owner, 0):
             raise NewerData(
                 f"this database was written by a newer version of sapwood: it has {owner} {number}, and this "
-                f"version knows {known.get(owner, 0)}. Run the newer version.",
+                f"version knows {known.get(owner, 0)}. {ROLL_BACK}",
                 owner,
                 number,
             )

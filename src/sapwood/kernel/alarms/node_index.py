@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from sapwood.address import Address
 from sapwood.clock import Clock, Timer
-from sapwood.errors import InvalidName, SapwoodError, StoredDataError, Unavailable
+from sapwood.errors import InvalidName, MigrationFailed, SapwoodError, StoredDataError, Unavailable
 from sapwood.kernel.alarms.index_file import MARKS, remove_index
 from sapwood.kernel.ports.durability import Commit, Gate
 from sapwood.storage.availability import StorageUnavailable
@@ -126,8 +126,10 @@ class NodeAlarms:
                 self.database.mark()
 
     def start_over(self, error: SapwoodError) -> None:
-        """Replace a damaged index by an empty one. It is derived, so nothing is lost but time."""
-        log.warning("alarm index is damaged; rebuilding it from the trees: %s", error, extra={"file": self._path.name})
+        """Replace an index that cannot be used by an empty one. It is derived, so nothing is lost but time."""
+        log.warning(
+            "alarm index cannot be used; rebuilding it from the trees: %s", error, extra={"file": self._path.name}
+        )
         self.database.rollback()
         self._damaged.append(self.database)
         self._gate.moved(self._path.parent)
@@ -145,9 +147,12 @@ class NodeAlarms:
 
     @rebuilt_if_damaged
     def _is_marked(self) -> bool:
-        return self.database.has(NODE) and bool(
-            self.database.execute("SELECT 1 FROM sapwood_node_alarms WHERE root = ''")
-        )
+        if not self.database.has(NODE):
+            return False
+        if self.database.version(NODE.owner) > len(NODE.scripts):
+            self.start_over(MigrationFailed("a newer version of sapwood has written it"))
+            return False
+        return bool(self.database.execute("SELECT 1 FROM sapwood_node_alarms WHERE root = ''"))
 
     def complete(self) -> None:
         """Every tree is in the index, or there is none."""

@@ -27,12 +27,13 @@ from sapwood.kernel.marshal.call import Call, context_outside_of_calls, deadline
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.node.alarm_rebuild import AlarmRebuild
 from sapwood.kernel.node.background import Background
-from sapwood.kernel.node.data_folder import TREES, labelled
+from sapwood.kernel.node.data_folder import labelled
 from sapwood.kernel.node.deps_check import DepsCheck
 from sapwood.kernel.node.dispatcher import AlarmDispatcher
 from sapwood.kernel.node.folder_removal import FolderRemoval
 from sapwood.kernel.node.idle_sleep import IdleSleep
 from sapwood.kernel.node.open_databases import OpenDatabases
+from sapwood.kernel.node.release_record import open_folder
 from sapwood.kernel.node.tree_loader import TreeLoader
 from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
 from sapwood.kernel.ports.cluster import Cluster
@@ -186,9 +187,8 @@ class Node:
 
     def _prepare_folder(self, folders: FolderRemoval) -> None:
         """Create the folder of the trees, and finish what a life before left half removed or half restored."""
-        self.files.make_folder(self.folder / TREES)
-        if self.gate.synced:
-            self.files.sync_folder(self.folder)
+        # In a cluster it holds copies, and other nodes run what is newer.
+        open_folder(self.folder, self.files, synced=self.gate.synced, has_data=self.keeper is None)
         folders.finish(self.folder, self._is_own, restores=self.keeper is None)
 
     def _is_own(self, folder: Path) -> bool:

@@ -32,7 +32,7 @@ from sapwood.kernel.trees.tree_files import ROOT_STEM
 from sapwood.storage.file_reader import FileReader, reading
 from sapwood.storage.files import Files
 from sapwood.storage.marks import Marks
-from sapwood.storage.migrations import to_come
+from sapwood.storage.migrations import NewerData, to_come
 
 RESTORE = "Restore a backup of this tree, or delete the agent."
 
@@ -137,10 +137,13 @@ class Survey:
                 continue  # else it has not written anything yet
             try:
                 with reading(path) as file:
+                    file.check_known()
                     below = [(address.child(type_, name), child) for type_, name, child in stored_children(file)]
                     if isinstance(kind, AgentClass):
                         yield StoredAgent(address, stem, kind, file, self.counts)
                     to_visit += reversed(below)
+            except NewerData as error:  # what is below it cannot be reached
+                yield Misfit(str(address), "database", "", *_why_and_remedy(error))
             except StoredDataError as error:
                 yield Misfit(str(address), "database", "", str(error), RESTORE)
 
@@ -168,6 +171,10 @@ def unfit(stored: StoredAgent) -> Iterator[Misfit]:
         if not stored.file.apply(scripts):
             stored.counts["databases too large to try their migrations"] += 1
     except MigrationFailed as error:
-        why, _, remedy = str(error).partition(". ")
-        remedy = remedy or "Fix the migration: it must work on the stored data."
-        yield stored.misfit("migrations", f"{why[0].upper()}{why[1:].removesuffix('.')}.", remedy)
+        why, remedy = _why_and_remedy(error)
+        yield stored.misfit("migrations", why, remedy or "Fix the migration: it must work on the stored data.")
+
+
+def _why_and_remedy(error: MigrationFailed) -> tuple[str, str]:
+    why, _, remedy = str(error).partition(". ")
+    return f"{why[0].upper()}{why[1:].removesuffix('.')}.", remedy
