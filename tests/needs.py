@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 
 CONTAINERFILE = Path(__file__).parent.parent / "deploy/oci/Containerfile"
-(PINNED_BASE,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE.read_text(), re.MULTILINE)
-BASE_IMAGE: str = os.environ.get("SAPWOOD_BASE_IMAGE") or PINNED_BASE
-"""What the image of the tests is built from. A machine without a registry names an image of its own."""
+
+
+def base_image() -> str:
+    """Return what the image of the tests is built from. A machine without a registry names an image of its own."""
+    (pinned,) = re.findall(r"^ARG BASE=(.+)$", CONTAINERFILE.read_text(), re.MULTILINE)
+    return os.environ.get("SAPWOOD_BASE_IMAGE") or pinned
 
 
 def _program(*names: str) -> str:
@@ -45,8 +48,8 @@ def _bubblewrap() -> str:
 def _base_image() -> str:
     if shutil.which("podman") is None:
         return "needs podman"
-    found = subprocess.run(["podman", "image", "exists", BASE_IMAGE], capture_output=True, check=False)
-    return f"needs an image: podman pull {BASE_IMAGE}" if found.returncode else ""
+    found = subprocess.run(["podman", "image", "exists", image := base_image()], capture_output=True, check=False)
+    return f"needs an image: podman pull {image}" if found.returncode else ""
 
 
 def _mount() -> str:
@@ -61,7 +64,7 @@ def _mount() -> str:
 
 
 NEEDS: dict[str, Callable[[], str]] = {
-    "base image": functools.cache(_base_image),
+    "image": functools.cache(_base_image),
     "browser": functools.partial(_program, "chromium-headless-shell", "chromium"),
     "bubblewrap": functools.cache(_bubblewrap),
     "caddy": functools.partial(_program, "caddy"),

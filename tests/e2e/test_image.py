@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.command import Server, said_by
 from tests.machine import patience
-from tests.needs import BASE_IMAGE
+from tests.needs import base_image
 
 ROOT = Path(__file__).parents[2]
 APP = "app = App(agents=[Lobby])"
@@ -27,7 +27,7 @@ LOCK = re.compile(r"^uv pip compile .+$", re.MULTILINE)
 ENDED_BY_SIGTERM = {0, 128 + 15}
 """A server that has shut down ends by the signal that it was sent, which the first process of a container ignores."""
 
-pytestmark = [pytest.mark.nightly, pytest.mark.needs("base image")]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs("image")]
 
 
 def run(*command: str | Path, folder: Path | None = None, fails: bool = False) -> str:
@@ -64,7 +64,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (lock,) = LOCK.findall((project / "README.md").read_text())
     run(*shlex.split(lock), folder=project)
     mounts = index_of_this_machine(folder)
-    base = f"--build-arg=BASE={BASE_IMAGE}"
+    base = f"--build-arg=BASE={base_image()}"
     run("podman", "build", "--format=docker", "--pull=never", base, *mounts, f"--tag={name}", project)
     yield name
     run("podman", "rmi", "--force", name)

@@ -163,6 +163,7 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
     found: list[tuple[str, dict[str, Any]]] = [
         ("session", {}),
         ("cluster", {}),
+        ("upgrade", {}),
         ("slow", {}),
         ("top", {}),
         ("watch", {"addresses": [MAIN, OWN, f"SecretDesk:{OTHER}"]}),
@@ -283,7 +284,7 @@ async def test_a_limited_token_sees_nothing_of_other_trees_and_of_other_children
         refused = {what for what, params, status, _ in found if status == 403 and params.get("address") == MAIN}
         assert refused == {what for what, params in requests if params.get("address") == MAIN}
         whole = {what for what, _, status, _ in found if status == 403} - refused
-        assert whole == {"watch", "slow", "top", "cluster"}
+        assert whole == {"watch", "slow", "top", "cluster", "upgrade"}
         seen = {what for what, _, _ in shown(found, OWN)}
         assert seen >= {"agents", "agenda", "questions", "find", "dead-letters", "logs", "tree"} - {"agents"}
 
@@ -294,7 +295,7 @@ async def test_every_act_is_a_line_of_the_audit_log_without_what_it_says() -> No
         requests = [one for one in requests if ENDPOINTS[one[0]].scope != "content"]
         file = world.data / "operator.jsonl"
         for what, params in requests:
-            if what in ("sql", "backup", "restore", "verify"):
+            if what in ("sql", "backup", "restore", "verify", "upgrade"):
                 continue
             before = len(file.read_text().splitlines()) if file.exists() else 0
             await answer(world, client, what, access(*SCOPES), **params)

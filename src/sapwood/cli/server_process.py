@@ -228,9 +228,9 @@ def _serve_share(seat: Seat, options: ServeOptions, listening: socket.socket, to
     _answer_where(loaded.app, seat)
     while True:
         _serve(options, loaded, token, [] if upgrade.listening is None else [upgrade.listening], seat, upgrade)
-        if not upgrade.has_to_resume():
+        if (again := upgrade.resumed()) is None:
             return
-        loaded.app.share(seat.share())
+        loaded.app.share(again.share())
 
 
 def _answer_where(app: App, seat: Seat) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sapwood.app import App
@@ -78,6 +79,8 @@ class WorkerUpgrade:
         self.listening = listening
         """The public socket; `None` in a pool."""
         self._spare: socket.socket | None = None
+        self._spare_for_workers = seat.listening
+        """The sockets, to be used again if the new server ends before it serves."""
         before = seat.predecessor
         self.predecessor = None if before is None else WorkerBefore(_line(before.descriptor), lambda: self.line)
         self.connections: list[tuple[int, bytes]] = []
@@ -117,23 +120,25 @@ class WorkerUpgrade:
         await until_calls_are_short(self._app.node, self._grace, lambda: server.should_exit)
         if not server.should_exit:
             self._spare = None if self.listening is None else self.listening.dup()
+            self._spare_for_workers = self._seat.listening.dup()
             self._recipient = Recipient(_line(self._seat.successor.descriptor))
             server.hand_over(self._recipient)
 
-    def has_to_resume(self) -> bool:
-        """Say that all was handed over, and wait until it is known whether the new server serves."""
+    def resumed(self) -> Seat | None:
+        """Say that all was handed over; return the seat to serve with again, or `None` if the new server serves."""
         recipient, self._recipient = self._recipient, None
         if recipient is None:
-            return False
+            return None
         try:
             self._seat.line.send_bytes(HANDED_OVER)
             os.set_blocking(self._seat.line.fileno(), True)  # the loop, which has ended, had changed that
             if self._seat.line.recv_bytes() != RESUME:
-                return False
+                return None
         except (EOFError, OSError):
-            return False
+            return None
         self.connections, self.listening = recipient.given, self._spare
-        return True
+        self._seat = replace(self._seat, listening=self._spare_for_workers)
+        return self._seat
 
 
 def _line(descriptor: int) -> HandoverLine:

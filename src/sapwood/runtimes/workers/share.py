@@ -52,7 +52,7 @@ class WorkerShare:
         return FolderLock(folder, self.directory.lock_of(self.directory.here))
 
     async def listen(self) -> None:
-        await self.transport.listen(self._listening.dup())  # it is closed with the server, which may start again
+        await self.transport.listen(self._listening)
 
     async def hang_up(self) -> None:
         await self.transport.close()
