@@ -134,6 +134,10 @@ record-fixtures *args:
 try-releases *args:
     python scripts/try_releases.py {{args}}
 
+# Build the next release from the checkout, and upgrade a running server to it under load, and back.
+try-upgrade *args:
+    python scripts/try_upgrade.py {{args}}
+
 # For a release: write the section of the changelog from the fragments in changes/, and remove these.
 changelog version:
     towncrier build --yes --version "{{version}}"

@@ -117,6 +117,7 @@ NIGHTLY: list[Stage] = [
     (Part("package", "python scripts/check_package.py", 180),),
     (Part("newcomer", "python scripts/try_wheel.py --python 3.11 --if-found 3.13", 900),),
     (Part("releases", "python scripts/try_releases.py", 600),),
+    (Part("upgrade under load", "python scripts/try_upgrade.py", 240),),
     (tests("slow tests", f"{FOUR} -m '(slow or disk or nightly) and not alone'", 600),),
     (tests("lives", f"{THREE} -m 'not alone and not mutant' tests/faults", 600, SAPWOOD_LIVES="80"),),
     (tests("black box", f"{FILES} tests/blackbox", 900),),
