@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -22,17 +23,34 @@ APP = """
 import asyncio
 
 from sapwood import Agent, After, App
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 
 RELEASE = "first"
 
 class Counter(Agent):
     migrations = ("CREATE TABLE hits (n INTEGER NOT NULL) STRICT",)
 
+    async def note(self, number):
+        self.sql("INSERT INTO hits (n) VALUES (?)", number)
+        return RELEASE
+
+    async def work(self):
+        noted = []
+        for number in range(40):
+            noted.append(await self.step(f"note {number}", self.note, number))
+            await asyncio.sleep(0.1)
+        return noted
+
     async def on_request(self, request):
+        if request.url.path.endswith("/start"):
+            self.start_fiber("work", self.work)
+            return PlainTextResponse("started")
+        if request.url.path.endswith("/work"):
+            fiber = self.fibers.get("work")
+            return JSONResponse([fiber.status, [row["n"] for row in self.sql("SELECT n FROM hits ORDER BY rowid")]])
         if seconds := request.query_params.get("wait"):
             await asyncio.sleep(float(seconds))
-        self.sql("INSERT INTO hits VALUES (1)")
+        self.sql("INSERT INTO hits (n) VALUES (1)")
         return PlainTextResponse(f"{RELEASE} {self.sql('SELECT count(*) FROM hits').scalar(int)}")
 
 app = App(agents=[Counter])
@@ -200,6 +218,21 @@ def test_a_slow_call_is_waited_for_while_others_are_served(options: tuple[str, .
         assert caller.failures == []
         assert [(status, text.split()[0]) for status, text in slow] == [(200, "first")]
         assert [status for status, _ in too_slow] == [503]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers")])
+def test_a_fiber_in_progress_continues_at_the_new_server(options: tuple[str, ...], tmp_path: Path) -> None:
+    with served(tmp_path, *options) as server:
+        agent = "/agents/counter/worker"
+        server.get(f"{agent}/start")
+        until(lambda: json.loads(server.get(f"{agent}/work")[1])[1])
+        (tmp_path / "app.py").write_text(SECOND)
+
+        upgraded(tmp_path)
+
+        until(lambda: json.loads(server.get(f"{agent}/work")[1])[0] == "completed")
+        assert json.loads(server.get(f"{agent}/work")[1])[1] == list(range(40))
 
 
 @pytest.mark.nightly

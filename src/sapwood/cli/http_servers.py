@@ -134,11 +134,14 @@ class EventServer(uvicorn.Server):
             made.received_before = received
             return made
 
-        for descriptor, received in connections:
+        async def adopt(descriptor: int, received: bytes) -> None:
             connection = socket.socket(fileno=descriptor)
             connection.setblocking(False)
             with contextlib.suppress(OSError):  # the client is gone
-                await loop.connect_accepted_socket(lambda received=received: protocol(received), connection)
+                await loop.connect_accepted_socket(lambda: protocol(received), connection)
+
+        # All at once: each waits for a turn of the loop, and all sockets connect again at this moment.
+        await asyncio.gather(*(adopt(*found) for found in connections))
 
     async def _give(self, successor: Recipient) -> None:
         """Accept no client, and give away each connection that waits for a request, as soon as it does."""
