@@ -75,7 +75,7 @@ class Predecessor:
             if isinstance(error, SystemExit):
                 text = f"it exits with {error.code}. See the log."
             with contextlib.suppress(LineLost):
-                self._line.send(FAILED, error=text)
+                self._line.send(FAILED, error=text if text.endswith((".", "!", "?")) else f"{text}.")
             raise
 
     async def until_released(self) -> None:
