@@ -96,7 +96,7 @@ class Predecessor:
         taken, self._connections = self._connections, []
         return taken
 
-    def serves(self, when_gone: Callable[[], object]) -> None:
+    async def serves(self, when_gone: Callable[[], object]) -> None:
         """Say that this server serves now. From then on it is notified when the first process is gone."""
         if not self._is_done:
             self._is_done = True
