@@ -159,7 +159,7 @@ def test_a_new_server_that_fails_and_does_not_end_is_killed(options: tuple[str, 
     hangs = (
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\nraise RuntimeError('no')\n"
     )
-    with served(tmp_path, *options) as server:
+    with served(tmp_path, *options):
         (tmp_path / "app.py").write_text(hangs)
         assert "no" in sapwood(tmp_path, "upgrade").stderr
         (tmp_path / "app.py").write_text(SECOND)
@@ -184,3 +184,48 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+HALF_FAILS = (
+    SECOND.replace("app = App(agents=[Counter])", "")
+    + """
+import pathlib
+
+class OneFails:
+    path = "/one-fails"
+    async def start(self, node):
+        try:
+            pathlib.Path("first-worker").touch(exist_ok=False)
+        except FileExistsError:
+            await asyncio.sleep(3)
+            raise RuntimeError("too late")
+    async def stop(self):
+        pass
+
+app = App(agents=[Counter], driver=OneFails())
+"""
+)
+
+
+def test_a_request_that_began_is_served_once_if_only_some_new_workers_start(tmp_path: Path) -> None:
+    """A new worker reads no connection that its predecessor may continue."""
+    with served(tmp_path, "--workers", "2") as server:
+        clients = [socket.create_connection(("127.0.0.1", server.port), PATIENCE) for _ in range(8)]
+        for n, client in enumerate(clients):
+            client.sendall(f"GET /agents/counter/c{n} HTTP/1.1\r\nhost: localh".encode())
+        time.sleep(0.5)  # they are accepted by both
+        (tmp_path / "app.py").write_text(HALF_FAILS)
+        said = asking(tmp_path)
+        until((tmp_path / "first-worker").exists)
+        time.sleep(1)  # the first new worker serves, the other one does not yet
+
+        for client in clients:
+            client.sendall(b"ost\r\n\r\n")
+        server.wait_for(CONTINUES)
+        said.join(PATIENCE)
+
+        for client in clients:
+            answer = client.recv(1000)
+            client.close()
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert answer.endswith(b"first 1")

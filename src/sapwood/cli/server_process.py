@@ -76,6 +76,8 @@ NEEDED_BY_ALL = (
 def serve(options: ServeOptions) -> None:
     """Serve until a signal arrives."""
     predecessor = Predecessor.found()
+    if predecessor is not None:
+        predecessor.watch()
     with errors_in_log(options), contextlib.nullcontext() if predecessor is None else predecessor.informed():
         _serve_app(options, predecessor)
 
@@ -171,6 +173,8 @@ def _supervise(
         log.info("sapwood is running at %s with %s, data folder %s", url, many, folder)
 
     supervisor: Supervisor | None = None
+    if predecessor is not None:
+        predecessor.prepared()
     try:
         supervisor = Supervisor(
             sharing,

@@ -122,7 +122,7 @@ class WorkerUpgrade:
     async def _settle(self) -> None:
         server = self.server()
         assert server is not None
-        while not (server.started or server.should_exit):  # this worker was just being restarted
+        while not (server.started or server.should_exit):  # noqa: ASYNC110 - uvicorn sets no event at a restart
             await asyncio.sleep(LOOK)
         if not server.should_exit:
             await until_calls_are_short(self._app.node, self._grace, lambda: server.should_exit)
