@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from sapwood.cli.launch import Launch
+from sapwood.cli.successor import Successor
 from sapwood.runtimes.handover_line import CHUNK, HandoverLine, LineLost
 
 
@@ -59,3 +64,44 @@ def test_the_end_of_the_other_process_is_noticed() -> None:
     with pytest.raises(LineLost):
         other.send("released")
     other.close()
+
+
+def test_a_successor_that_could_not_be_given_all_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits to be told that all was given: the other process would wait for it in vain."""
+    monkeypatch.setattr("sapwood.runtimes.handover_line.SEND_TIMEOUT", 0.05)
+    launch = Launch([sys.executable, "-c", "import time; time.sleep(60)"], ".", dict(os.environ))
+    successor = Successor(launch)
+    near, far = socket.socketpair()
+    for _ in range(10_000):  # it reads nothing
+        successor.give(near.fileno(), bytes(1000))
+        if successor.line.is_lost:
+            break
+    successor.release()
+
+    assert not successor.until_serving()
+
+    assert not successor.is_alive
+    near.close()
+    far.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc")
+def test_what_a_failed_successor_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, pathlib, time\n"
+        "program = subprocess.Popen(['sleep', '60'])\n"
+        "pathlib.Path(sys.argv[1]).write_text(f'{program.pid}.')\n"
+        "time.sleep(60)"
+    )
+    pid = tmp_path / "pid"
+    successor = Successor(Launch([sys.executable, "-c", code, str(pid)], ".", dict(os.environ)))
+    end = time.monotonic() + 20
+    while not (pid.exists() and pid.read_text().endswith(".")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+    successor.end()
+
+    with pytest.raises((OSError, IndexError)):  # gone, or a zombie that no process waits for
+        assert Path(f"/proc/{pid.read_text()[:-1]}/cmdline").read_bytes().split(b"\0")[1]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from sapwood.runtimes.handover_line import HandoverLine
 
+INTERPRETER = str(Path(sys.executable).resolve())
+"""It is there also when the virtual environment that this server was started from is gone."""
 PROGRAM = r"""
 import ctypes, os, signal, struct, sys
 
@@ -45,6 +48,8 @@ while True:
     if not found:
         break
     server, = struct.unpack(">I", found[-4:])
+    if os.WIFSIGNALED(status):  # the signal was for the server, and reached the one that was about to end
+        passed_on(os.WTERMSIG(status), None)
 code = os.waitstatus_to_exitcode(status)
 if code < 0:
     signal.signal(-code, signal.SIG_DFL)
@@ -56,4 +61,4 @@ sys.exit(code)
 def become_first_process(server: int, line: HandoverLine) -> NoReturn:
     """Replace this program by the one that waits for the server with this process id."""
     os.set_inheritable(line.descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", PROGRAM, str(server), str(line.descriptor)])
+    os.execv(INTERPRETER, [INTERPRETER, "-I", "-S", "-c", PROGRAM, str(server), str(line.descriptor)])

@@ -20,10 +20,11 @@ from sapwood.address import kebab
 from sapwood.admin.upgrade import Upgrades
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE, write_operator_file
+from sapwood.cli.predecessor import Predecessor
 from sapwood.cli.serve_options import ServeOptions, url_of
 from sapwood.cli.successor import Recipient
 from sapwood.cli.upgrade import Upgrade
-from sapwood.cli.worker_upgrade import WorkerUpgrade
+from sapwood.cli.worker_upgrade import WorkerBefore, WorkerUpgrade
 from sapwood.errors import UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.runs.http.events_http import OpenStreams
@@ -67,7 +68,9 @@ class Together:
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
-        line = self._upgrade.line = SupervisorLine(self._connection, self._end, self._upgrade.hand_over)
+        line = self._upgrade.line = SupervisorLine(
+            self._connection, self._end, self._upgrade.settle, self._upgrade.hand_over
+        )
 
         async def heard() -> MutableMapping[str, Any]:
             message = await receive()
@@ -103,6 +106,7 @@ class EventServer(uvicorn.Server):
         self._app = app
         self._upgrade = upgrade
         """How it is replaced by another one; `None` if it cannot be."""
+        self._taking: asyncio.Task[None] | None = None
         self.successor: Recipient | None = None
         """What everything is handed to; `None` if the server just ends."""
 
@@ -118,11 +122,17 @@ class EventServer(uvicorn.Server):
         with contextlib.suppress(UsageError):  # an app inside another one may not have begun yet
             self._app.node.shared(Upgrades).start = lambda: upgrade.start(lambda: self._app.node, self)
         connections, upgrade.connections = upgrade.connections, []
-        if upgrade.predecessor is not None:
-            connections += upgrade.predecessor.taken_connections()
         await self._adopt(connections)
-        if upgrade.predecessor is not None:
-            upgrade.predecessor.serves(self.end)
+        if (predecessor := upgrade.predecessor) is not None:
+            self._taking = asyncio.get_running_loop().create_task(self._take_connections(predecessor))
+
+    async def _take_connections(self, predecessor: Predecessor | WorkerBefore) -> None:
+        """Continue the connections of the predecessor as soon as it serves no more.
+
+        What is read of them before would be missing if the predecessor had to continue.
+        """
+        await predecessor.serves(self.end)
+        await self._adopt(predecessor.taken_connections())
 
     async def _adopt(self, connections: Iterable[tuple[int, bytes]]) -> None:
         """Continue connections that another server, or this one before, has accepted."""
@@ -153,11 +163,14 @@ class EventServer(uvicorn.Server):
         connections = self.server_state.connections
         sockets = [one for one in connections if isinstance(one, WebSockets) and one.drain()]
         end = asyncio.get_running_loop().time() + LAST_REQUESTS
+        left: list[HttpConnection] = []
         while asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(LOOK)  # at first for connections that were accepted just now
             left = [one for one in connections if isinstance(one, HttpConnection) and not _given(one, successor)]
             if not left and all(one.close_sent or one.disconnected for one in sockets):
                 break
-            await asyncio.sleep(LOOK)
+        for one in left:
+            one.shutdown()  # with the answer that comes now
         await self.lifespan.shutdown()  # what is still running is answered that it has to be sent again
         successor.release()
         if tasks := set(self.server_state.tasks):

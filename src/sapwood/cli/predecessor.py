@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -29,6 +31,7 @@ from sapwood.runtimes.handover_line import (
 
 log = logging.getLogger("sapwood.server")
 
+LOOK = 0.5
 GONE = "The server that this process was to take over from is gone."
 
 
@@ -50,6 +53,7 @@ class Predecessor:
             self.more.append(line.take_file())
         self._connections: list[tuple[int, bytes]] = []
         self._is_released = False
+        self._is_prepared = threading.Event()
         self._is_done = False
         """Whether this server serves."""
 
@@ -78,10 +82,30 @@ class Predecessor:
                 self._line.send(FAILED, error=text if text.endswith((".", "!", "?")) else f"{text}.")
             raise
 
+    def watch(self) -> None:
+        """End this process if the other one ends before all is prepared.
+
+        An import may take long, and this process has the socket open: nobody could start another server.
+        """
+        threading.Thread(target=self._watch, daemon=True, name="predecessor").start()
+
+    def _watch(self) -> None:
+        watching = select.poll()
+        watching.register(self._line.descriptor, getattr(select, "POLLRDHUP", select.POLLHUP))
+        while not self._is_prepared.wait(LOOK):
+            if watching.poll(0):
+                log.error("%s", GONE)
+                os._exit(1)
+
+    def prepared(self) -> None:
+        """Watch no more: from now on the line is read."""
+        self._is_prepared.set()
+
     async def until_released(self) -> None:
         """Say that all is prepared, and return when the other server runs nothing any more."""
         if self._is_released:
             return
+        self.prepared()
         try:
             self._line.send(PREPARED, version=version("sapwood"))
             while (message := await self._line.received()).kind != RELEASED:
@@ -96,7 +120,7 @@ class Predecessor:
         taken, self._connections = self._connections, []
         return taken
 
-    def serves(self, when_gone: Callable[[], object]) -> None:
+    async def serves(self, when_gone: Callable[[], object]) -> None:
         """Say that this server serves now. From then on it is notified when the first process is gone."""
         if not self._is_done:
             self._is_done = True

@@ -39,7 +39,6 @@ from sapwood.cli.upgrade import Upgrade
 from sapwood.cli.worker_upgrade import WorkerUpgrade
 from sapwood.errors import SapwoodError, UsageError
 from sapwood.kernel.marshal.agent_class import known
-from sapwood.runtimes.handover_line import HandoverLine
 from sapwood.runtimes.local import sockets_that_fit
 from sapwood.runtimes.repartition import arrange, tidy
 from sapwood.runtimes.workers.placement import ShardPlan, shared_by
@@ -77,6 +76,8 @@ NEEDED_BY_ALL = (
 def serve(options: ServeOptions) -> None:
     """Serve until a signal arrives."""
     predecessor = Predecessor.found()
+    if predecessor is not None:
+        predecessor.watch()
     with errors_in_log(options), contextlib.nullcontext() if predecessor is None else predecessor.informed():
         _serve_app(options, predecessor)
 
@@ -153,13 +154,13 @@ def _supervise(
         before = WorkersBefore(predecessor.line, predecessor.first, lines, facts)
     successor: Successor | None = None
 
-    def start_successor(lines: Sequence[int]) -> HandoverLine:
+    def start_successor(lines: Sequence[int]) -> Successor:
         nonlocal successor
-        log.info("upgrade: starting a new server")
         successor = Successor(launch)
+        log.info("upgrade: starting a new server, process %d", successor.process_id)
         first = () if predecessor is None else (predecessor.first.descriptor,)
         successor.inherit(listening.fileno(), *first, more=[lock.descriptor, *lines], token=token)
-        return successor.line
+        return successor
 
     def ready() -> None:
         try:
@@ -172,6 +173,8 @@ def _supervise(
         log.info("sapwood is running at %s with %s, data folder %s", url, many, folder)
 
     supervisor: Supervisor | None = None
+    if predecessor is not None:
+        predecessor.prepared()
     try:
         supervisor = Supervisor(
             sharing,
@@ -192,6 +195,8 @@ def _supervise(
         code = supervisor.run()
         if supervisor.is_replaced:
             assert successor is not None
+            if supervisor.is_asked_to_stop:
+                successor.process.send_signal(signal.SIGTERM)
             _leave_to(successor, predecessor)
     finally:
         if before is None or before.is_done:  # otherwise the file is the predecessor's

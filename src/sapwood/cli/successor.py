@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 
 from sapwood.cli.launch import Launch
@@ -59,6 +61,9 @@ class Successor(Recipient):
         super().__init__(line)
         try:
             self.process = launch.start(far_end.descriptor)
+        except OSError as error:
+            line.close()
+            raise Refused(f"The new server cannot be started: {error}. This server continues.") from error
         finally:
             far_end.close()
 
@@ -80,24 +85,28 @@ class Successor(Recipient):
         except LineLost:
             pass
         except asyncio.CancelledError:
-            self.end()
+            self.dismiss()
             raise
-        self.end()
+        await asyncio.to_thread(self.end)
         raise Refused(f"{why} This server continues.")
+
+    @property
+    def process_id(self) -> int:
+        return self.process.pid
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def until_serving(self) -> bool:
-        """Wait until it serves. Returns `False` if it has ended instead."""
-        try:
-            while self.line.receive().kind != SERVING:
-                pass
-        except LineLost:
+        """Wait until it serves. Returns `False` if it has ended instead, or could not be given all."""
+        serves = False
+        with contextlib.suppress(LineLost):
+            while not serves and not self.line.is_lost:
+                serves = self.line.receive().kind == SERVING
+        if not serves:
             self.end()
-            return False
-        return True
+        return serves
 
     def dismiss(self) -> None:
         """Tell it to end."""
@@ -105,13 +114,18 @@ class Successor(Recipient):
         self.process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """End it, and return when it has ended."""
+        """End it, and return when it has ended, with its workers and all else that it started."""
         self.dismiss()
         try:
             self.process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        end = time.monotonic() + END_TIMEOUT
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left
+            while time.monotonic() < end:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                time.sleep(LOOK)
 
 
 async def until_calls_are_short(node: Node, seconds: float, is_over: Callable[[], bool]) -> None:

@@ -22,10 +22,16 @@ RELEASE = version("sapwood")
 """The release that this process runs, also while another one is being installed."""
 
 
+def in_progress(process: int) -> str:
+    """Return why a second upgrade is refused."""
+    return f"An upgrade is in progress. To cancel it, end process {process}, the new server."
+
+
 class HandingServer(Protocol):
     """A server that can hand what it has to a successor, and end."""
 
     should_exit: bool
+    started: bool
 
     def hand_over(self, successor: Recipient) -> None: ...
 
@@ -51,11 +57,17 @@ class Upgrade:
     async def start(self, node: Callable[[], Node], server: HandingServer) -> dict[str, Any]:
         """Start a new process, return once it is prepared, and then hand over. Raises `Refused` if it cannot start."""
         if self.successor is not None:
-            raise Refused("An upgrade is in progress.")
+            raise Refused(in_progress(self.successor.process.pid))
         if server.should_exit:
             raise Refused("The server shuts down.")
-        log.info("upgrade: starting a new server")
-        self.successor = successor = Successor(self.launch)
+        try:
+            if self._spare is None:
+                self._spare = self.listening.dup()
+            self.successor = successor = Successor(self.launch)
+        except (OSError, Refused) as error:
+            log.error("upgrade: %s", error)
+            raise Refused(str(error)) from error
+        log.info("upgrade: starting a new server, process %d", successor.process.pid)
         first = () if self.predecessor is None else (self.predecessor.first.descriptor,)
         successor.inherit(self.listening.fileno(), *first, token=self.token)
         try:
@@ -64,6 +76,7 @@ class Upgrade:
             self.successor = None
             log.error("upgrade: %s", error)
             raise
+        log.info("upgrade: process %d is prepared", successor.process.pid)
         self._switch = asyncio.get_running_loop().create_task(self._hand_over(node(), server, successor))
         return {"from": RELEASE, "to": release, "pid": successor.process.pid}
 
@@ -73,7 +86,6 @@ class Upgrade:
             return
         if successor.is_alive:
             log.info("upgrade: handing over to process %d", successor.process.pid)
-            self._spare = self.listening.dup()
             server.hand_over(successor)
         else:
             log.error("upgrade: the new server has ended; this one continues")

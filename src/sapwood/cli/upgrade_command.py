@@ -30,7 +30,8 @@ def upgrade(*, data: Data = "sapwood-data") -> int:
         time.sleep(LOOK)
     if now == before:
         raise Unavailable(
-            f"The new server has not taken over within {PATIENCE:.0f} seconds. See the log of the server."
+            f"The new server has not taken over within {PATIENCE:.0f} seconds. See the log of the server. To cancel "
+            f"the upgrade, end process {answer['pid']}, the new server: the old one then serves again."
         )
     session = remote.ask_soon(data, "session")
     if now[1] == before[1]:

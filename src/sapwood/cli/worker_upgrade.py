@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sapwood.app import App
-from sapwood.cli.successor import Recipient, until_calls_are_short
+from sapwood.cli.successor import LOOK, Recipient, until_calls_are_short
 from sapwood.cli.upgrade import RELEASE, HandingServer
 from sapwood.errors import Refused
 from sapwood.kernel.node.node import Node
@@ -19,6 +20,8 @@ from sapwood.runtimes.handover_line import CONNECTION, HandoverLine, LineLost
 from sapwood.runtimes.workers.line import SupervisorLine
 from sapwood.runtimes.workers.supervisor import Seat
 from sapwood.runtimes.workers.worker_messages import HANDED_OVER, RESUME
+
+log = logging.getLogger("sapwood.server")
 
 
 class WorkerBefore:
@@ -65,8 +68,10 @@ class WorkerBefore:
         taken, self._connections = self._connections, []
         return taken
 
-    def serves(self, when_gone: Callable[[], object]) -> None:
-        """Do nothing: the supervisor knows, and watches."""
+    async def serves(self, when_gone: Callable[[], object]) -> None:
+        """Return when all workers serve: until then the old ones may serve these clients again."""
+        if self._connections:
+            await self._supervisor().until_all_serve()
 
 
 class WorkerUpgrade:
@@ -110,19 +115,33 @@ class WorkerUpgrade:
     def abandon(self) -> None:
         """Do nothing: the supervisor does."""
 
-    def hand_over(self) -> None:
-        """Hand everything to the new worker, because the supervisor says so."""
-        self._switch = asyncio.get_running_loop().create_task(self._hand_over())
+    def settle(self) -> None:
+        """Say when no slow call runs here, because the supervisor asks."""
+        self._switch = asyncio.get_running_loop().create_task(self._settle())
 
-    async def _hand_over(self) -> None:
+    async def _settle(self) -> None:
         server = self.server()
         assert server is not None
-        await until_calls_are_short(self._app.node, self._grace, lambda: server.should_exit)
+        while not (server.started or server.should_exit):  # noqa: ASYNC110 - uvicorn sets no event at a restart
+            await asyncio.sleep(LOOK)
         if not server.should_exit:
+            await until_calls_are_short(self._app.node, self._grace, lambda: server.should_exit)
+        self.line.settled()
+
+    def hand_over(self) -> None:
+        """Hand everything to the new worker, because the supervisor says so."""
+        server = self.server()
+        if server is None or server.should_exit:
+            return
+        try:
             self._spare = None if self.listening is None else self.listening.dup()
             self._spare_for_workers = self._seat.listening.dup()
             self._recipient = Recipient(_line(self._seat.successor.descriptor))
-            server.hand_over(self._recipient)
+        except OSError as error:  # the others wait for this one
+            log.error("upgrade: this worker cannot hand over its connections and ends: %s", error)
+            server.should_exit = True
+            return
+        server.hand_over(self._recipient)
 
     def resumed(self) -> Seat | None:
         """Say that all was handed over; return the seat to serve with again, or `None` if the new server serves."""

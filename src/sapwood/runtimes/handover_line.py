@@ -62,6 +62,11 @@ class HandoverLine:
         """The open file of this end, for a process that is given it."""
         return self._socket.fileno()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether a message could not be sent: the other process has not been told all."""
+        return self._is_lost
+
     def send(self, kind: str, *files: int, **facts: Any) -> None:
         """Send a message; the other process gets open files of its own. Raises `LineLost` if it is gone."""
         if self._is_lost:

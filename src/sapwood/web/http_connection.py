@@ -93,7 +93,9 @@ class HttpConnection(H11Protocol):
         reset(self.transport)
 
     def detach(self) -> tuple[int, bytes] | None:
-        """Give up the connection, and leave it open for another process. `None` while a request is being answered.
+        """Give up the connection, and leave it open for another process. `None` if that is not possible now.
+
+        It is not while a request is being answered.
 
         Returns its open file, and what the client has sent of the next request.
         """
@@ -101,7 +103,10 @@ class HttpConnection(H11Protocol):
         is_waiting = self.conn.their_state is h11.IDLE and self._unanswered() is None
         if not is_waiting or has_ended or self.transport.is_closing() or self.transport.get_write_buffer_size():
             return None
-        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+        try:
+            descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:  # too many are open, until those that were given up before are closed
+            return None
         self._clear_deadline()
         self.transport.abort()  # only here: the other process has it open
         return descriptor, received

@@ -33,7 +33,7 @@ from sapwood.randomness import SYSTEM, Random, new_id
 from sapwood.runtimes.handover_line import HandoverLine
 from sapwood.runtimes.workers.placement import ShardPlan, WorkerPart
 from sapwood.runtimes.workers.share import WorkerShare
-from sapwood.runtimes.workers.supervisor_upgrade import SupervisorUpgrade, WorkersBefore
+from sapwood.runtimes.workers.supervisor_upgrade import StartedServer, SupervisorUpgrade, WorkersBefore
 from sapwood.runtimes.workers.worker_messages import (
     CLOSED,
     DRAINED,
@@ -42,6 +42,7 @@ from sapwood.runtimes.workers.worker_messages import (
     PREPARED,
     READY,
     RESUME,
+    SETTLED,
     UPGRADE,
 )
 from sapwood.storage.files import FolderLock
@@ -132,6 +133,8 @@ class WorkerProcess:
     is_drained: bool = False
     is_prepared: bool = False
     """Whether it waits for the worker before it."""
+    is_settled: bool = False
+    """Whether it runs no slow call, and can hand over."""
     has_handed_over: bool = False
     """Whether it runs nothing any more, and can serve again."""
     heirs: tuple[HandoverLine, HandoverLine] | None = None
@@ -165,7 +168,7 @@ class Supervisor:
     """Called when all workers are ready for the first time, and again after an upgrade that failed."""
     prepare_folder: Callable[[], None] = lambda: None
     """Called once, before a worker uses the data folder."""
-    start_successor: Callable[[Sequence[int]], HandoverLine] | None = None
+    start_successor: Callable[[Sequence[int]], StartedServer] | None = None
     """Starts a new server with the lines to the old workers. `None`: the server cannot be upgraded."""
     predecessor: WorkersBefore | None = None
     """The server that this one takes over from, if there is one."""
@@ -198,6 +201,11 @@ class Supervisor:
     def is_replaced(self) -> bool:
         """Whether a successor serves."""
         return self._upgrade.is_done
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether a signal came. It is for the successor if that serves by then."""
+        return self._is_asked_to_stop
 
     @property
     def is_stopping(self) -> bool:
@@ -263,7 +271,7 @@ class Supervisor:
         worker.process, worker.line = process, line
         worker.started = worker.heard = self.real_time()
         worker.is_ready = worker.is_closed = worker.is_drained = False
-        worker.is_prepared = worker.has_handed_over = False
+        worker.is_prepared = worker.is_settled = worker.has_handed_over = False
 
     def _seat(self, worker: WorkerProcess, line: Connection) -> Seat:
         if worker.stacks is not None:
@@ -368,6 +376,7 @@ class Supervisor:
             worker.is_closed = worker.is_closed or said == CLOSED
             worker.is_drained = worker.is_drained or said == DRAINED
             worker.is_prepared = worker.is_prepared or said == PREPARED
+            worker.is_settled = worker.is_settled or said == SETTLED
             worker.has_handed_over = worker.has_handed_over or said == HANDED_OVER
             if said == UPGRADE:
                 self._upgrade.start(worker)
@@ -377,7 +386,7 @@ class Supervisor:
                     self._were_ready = self._is_announced = True
                     self.when_ready()
                     if self.predecessor is not None:
-                        self.predecessor.serves()
+                        self.predecessor.serves(self)
 
     def tell(self, worker: WorkerProcess, what: bytes) -> None:
         if worker.line is not None:
@@ -432,7 +441,8 @@ class Supervisor:
         """Have the workers serve again."""
         self._is_announced = False
         for worker in self._workers:
-            worker.is_ready = worker.is_drained = worker.is_closed = worker.has_handed_over = False
+            worker.is_ready = worker.is_drained = worker.is_closed = False
+            worker.is_settled = worker.has_handed_over = False
             worker.heard = self.real_time()
             self.tell(worker, RESUME)
 
