@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LAST_WORDS = 1.0
 """Seconds that frames without a waiter have to leave before the socket is closed."""
+FIRST_DELAY = 0.25
+"""Seconds until a connection that had lasted is tried again for the first time, at most."""
 POLICY = 1008
 NO_SUCH_AGENT = 4404
 
@@ -158,6 +160,8 @@ class Link:
                     return
                 attempt = 1 if uptime >= self._steady_after else attempt + 1
                 delay = self._delay(attempt)
+                if uptime >= self._steady_after:  # most likely the server was replaced, and is there again
+                    delay = min(delay, FIRST_DELAY)
                 log.info("not connected address=%s (%s), next attempt in %.1f s", self._address, self.problem, delay)
                 await asyncio.sleep(delay)
         except SapwoodError as error:
