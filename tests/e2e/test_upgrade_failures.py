@@ -229,3 +229,25 @@ def test_a_request_that_began_is_served_once_if_only_some_new_workers_start(tmp_
             client.close()
             assert answer.startswith(b"HTTP/1.1 200")
             assert answer.endswith(b"first 1")
+
+
+SLOW_START = HALF_FAILS.replace(
+    "await asyncio.sleep(3)\n            raise RuntimeError", "await asyncio.sleep(4)\n            str"
+).replace('"first-worker"', '"first-new-worker"')
+
+
+def test_a_stop_reaches_the_new_server_while_the_old_workers_end(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "2") as server:
+        [old, *_] = workers(server.process.pid)
+        (tmp_path / "app.py").write_text(SLOW_START)
+        asking(tmp_path)
+        until((tmp_path / "first-new-worker").exists)  # the old workers have handed over
+        os.kill(old, signal.SIGSTOP)  # the old supervisor waits for it
+        said = len(server.said)
+        server.wait_for(re.compile("sapwood is running at"), said)
+        time.sleep(0.5)
+
+        server.process.send_signal(signal.SIGTERM)
+
+        server.wait_for(re.compile(r"process \d+ serves now"))
+        server.process.wait(PATIENCE)
