@@ -126,7 +126,7 @@ def workers(supervisor: int) -> list[int]:
 @pytest.mark.parametrize("options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers")])
 def test_a_stop_ends_a_new_server_that_is_being_imported(options: tuple[str, ...], tmp_path: Path) -> None:
     with served(tmp_path, *options) as server:
-        (tmp_path / "app.py").write_text("import time\ntime.sleep(60)\n" + SECOND)
+        (tmp_path / "app.py").write_text("import time\ntime.sleep(600)\n" + SECOND)
         before = set(children(server.process.pid))
         asking(tmp_path)
         server.wait_for(STARTING)
