@@ -415,6 +415,6 @@ def test_code_is_included_without_marks_and_indentation() -> None:
 def test_an_include_without_a_code_block_is_refused() -> None:
     comment = "<!-- include deploy/systemd/sapwood.socket -->\n"
 
-    with pytest.raises(SystemExit, match="sapwood.socket is included without a code block"):
+    with pytest.raises(SystemExit, match=r"sapwood\.socket is included without a code block"):
         include_code.with_code(comment)
     assert "ListenStream=" in include_code.with_code(comment + "```ini\n```\n")
