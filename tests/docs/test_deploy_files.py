@@ -195,6 +195,17 @@ def test_prometheus_asks_the_app_of_compose_as_the_job_of_the_alerts() -> None:
     assert all((DEPLOY / "prometheus" / name).exists() for name in config["rule_files"])
 
 
+def test_the_page_about_one_machine_points_prometheus_at_the_socket_and_at_alertmanager() -> None:
+    page = (ROOT / "docs/how-to/one-machine.md").read_text()
+    (script,) = re.findall(r"^sudo sed -i '(.+)' /etc/prometheus/prometheus.yml$", page, flags=re.MULTILINE)
+    text = subprocess.check_output(["sed", script, DEPLOY / "prometheus/prometheus.yaml"], text=True)
+    config = yaml.safe_load(text)
+    (listen,) = re.findall(r"^ListenStream=(.+)$", (DEPLOY / "systemd/sapwood.socket").read_text(), re.MULTILINE)
+
+    assert config["scrape_configs"][0]["static_configs"] == [{"targets": [listen]}]
+    assert config["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["127.0.0.1:9093"]}]}]
+
+
 @pytest.mark.needs("promtool")
 def test_prometheus_takes_its_configuration() -> None:
     run("promtool", "check", "config", "--syntax-only", "prometheus.yaml", within="prometheus")
