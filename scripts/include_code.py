@@ -4,12 +4,13 @@ To add a block, write the file and the section as its only line, and run `just i
 
     --8<-- "examples/auction.py:request"
 
-or only the comment that the script writes above a block:
+or, for Python, only the comment that the script writes above a block:
 
     <!-- include examples/auction.py:request -->
 
 A section is between `--8<-- [start:request]` and `--8<-- [end:request]` in the file. The script replaces the line by
-the code, and writes where it is from into a comment above the block. From then on it updates the block.
+the code, and writes where it is from into a comment above the block. From then on it updates the block. A comment
+without a block is an error, because the page would show nothing there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NEW = re.compile(r'^```(\w+)\n--8<-- "([^"]+)"\n```$', flags=re.MULTILINE)
 BARE = re.compile(r"^(<!-- include [^:\s]+\.py(?::[\w-]+)? -->)$(?!\n```)", flags=re.MULTILINE)
+EMPTY = re.compile(r"^<!-- include (\S+) -->$(?!\n```\w)", flags=re.MULTILINE)
 INCLUDE = re.compile(
     r"^<!-- include (?P<file>[^:\s]+)(?::(?P<section>[\w-]+))? -->\n```(?P<kind>\w+)\n(?:.*?^)?```$",
     flags=re.MULTILINE | re.DOTALL,
@@ -51,7 +53,10 @@ def with_code(page: str) -> str:
         return f"{comment}\n```{match['kind']}\n{code(match['file'], match['section'])}\n```"
 
     new = NEW.sub(r"<!-- include \2 -->\n```\1\n```", page)
-    return INCLUDE.sub(block, BARE.sub(r"\1\n```python\n```", new))
+    new = BARE.sub(r"\1\n```python\n```", new)
+    if empty := EMPTY.search(new):
+        raise SystemExit(f"{empty[1]} is included without a code block below the comment: add ```ini, or its language.")
+    return INCLUDE.sub(block, new)
 
 
 def pages() -> list[Path]:

@@ -96,12 +96,18 @@ def test_every_panel_has_a_place_of_its_own() -> None:
 
 @pytest.mark.parametrize("unit", [one for one in UNITS if one.suffix == ".service"], ids=lambda one: one.name)
 def test_a_unit_runs_a_command_that_sapwood_has(unit: Path) -> None:
-    for line in re.findall(r"^Exec(?:Start|Reload)=(.+)$", unit.read_text(), flags=re.MULTILINE):
+    text = unit.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^Exec(?:Start|Reload)=(.+)$", text, flags=re.MULTILINE):
         program, command, *words = shlex.split(line)
 
         assert program.endswith("/bin/sapwood")
         options = {word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
         assert options <= set(COMMANDS[command].__annotations__)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.name)
+def test_a_page_shows_the_lines_of_a_unit_in_full(unit: Path) -> None:
+    assert [line for line in unit.read_text().splitlines() if len(line) > 76] == []
 
 
 def test_the_image_is_pinned_and_its_server_is_not_root() -> None:
@@ -187,6 +193,17 @@ def test_prometheus_asks_the_app_of_compose_as_the_job_of_the_alerts() -> None:
     assert job["job_name"] == "sapwood"
     assert job["static_configs"] == [{"targets": [SERVICES["caddy"]["environment"]["APP"]]}]
     assert all((DEPLOY / "prometheus" / name).exists() for name in config["rule_files"])
+
+
+def test_the_page_about_one_machine_points_prometheus_at_the_socket_and_at_alertmanager() -> None:
+    page = (ROOT / "docs/how-to/one-machine.md").read_text()
+    (script,) = re.findall(r"^sudo sed -i '(.+)' /etc/prometheus/prometheus.yml$", page, flags=re.MULTILINE)
+    text = subprocess.check_output(["sed", script, DEPLOY / "prometheus/prometheus.yaml"], text=True)
+    config = yaml.safe_load(text)
+    (listen,) = re.findall(r"^ListenStream=(.+)$", (DEPLOY / "systemd/sapwood.socket").read_text(), re.MULTILINE)
+
+    assert config["scrape_configs"][0]["static_configs"] == [{"targets": [listen]}]
+    assert config["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["127.0.0.1:9093"]}]}]
 
 
 @pytest.mark.needs("promtool")

@@ -8,6 +8,7 @@ import re
 from enum import Enum
 from pathlib import Path
 
+import pytest
 from scripts import include_code
 
 import sapwood
@@ -409,3 +410,11 @@ def test_code_is_included_without_marks_and_indentation() -> None:
     assert include_code.with_code(once) == once
     assert include_code.with_code(once.replace("turn.id", "old")) == once
     assert include_code.with_code("<!-- include examples/rate_limit.py:conversation -->\n") == once
+
+
+def test_an_include_without_a_code_block_is_refused() -> None:
+    comment = "<!-- include deploy/systemd/sapwood.socket -->\n"
+
+    with pytest.raises(SystemExit, match=r"sapwood\.socket is included without a code block"):
+        include_code.with_code(comment)
+    assert "ListenStream=" in include_code.with_code(comment + "```ini\n```\n")
