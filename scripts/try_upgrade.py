@@ -80,7 +80,7 @@ class Clients:
     async def until_open(self) -> None:
         """Return when all sockets are open, and calls are answered."""
         async with asyncio.timeout(PATIENCE):
-            while self.load.sockets < SOCKETS or self.load.answered < CALLS:  # noqa: ASYNC110 - they tell nobody
+            while self.load.sockets < SOCKETS or self.load.answered < CALLS:  # noqa: ASYNC110 - no event tells it
                 await asyncio.sleep(0.05)
 
     async def end(self) -> Load:

@@ -85,7 +85,7 @@ class Predecessor:
     def watch(self) -> None:
         """End this process if the other one ends before all is prepared.
 
-        An import may take long, and this process has the socket open: nobody could start another server.
+        An import may take long, and this process has the socket open: the port would stay in use.
         """
         threading.Thread(target=self._watch, daemon=True, name="predecessor").start()
 
