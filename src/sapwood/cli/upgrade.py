@@ -92,7 +92,10 @@ class Upgrade:
             self.successor = None
 
     def abandon(self) -> None:
-        """End a new process that is not given anything: this server shuts down."""
+        """End a new process that is not given anything, and refuse clients: this server shuts down."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()  # otherwise clients would wait at it
         successor, self.successor = self.successor, None
         if successor is not None:
             successor.dismiss()
