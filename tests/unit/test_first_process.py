@@ -28,8 +28,13 @@ become_first_process(server.pid, line)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Elsewhere each server stays the parent of its successor")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.realtime("real processes are waited for"),
+    pytest.mark.skipif(sys.platform != "linux", reason="Elsewhere each server stays the parent of its successor"),
+]
+
+
 def test_a_signal_that_reaches_a_server_that_is_about_to_end_is_passed_to_its_successor() -> None:
     first = subprocess.Popen([sys.executable, "-c", BEFORE_AND_AFTER], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None

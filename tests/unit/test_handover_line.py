@@ -86,6 +86,7 @@ def test_a_successor_that_could_not_be_given_all_is_ended(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.realtime("a process is waited for, which starts another one")
 @pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc")
 def test_what_a_failed_successor_has_started_is_ended_with_it(tmp_path: Path) -> None:
     code = (
