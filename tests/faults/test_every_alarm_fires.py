@@ -26,8 +26,9 @@ def test_whatever_ends_a_process_and_however_its_clock_is_set_everything_promise
 
     assert result["violations"] == [], f"seed {result['seed']}, kept in {result['kept']}"
     assert result["lives"] == LIVES
-    assert result["replies"] > LIVES
-    if LIVES >= 40:
+    assert result["replies"] > 0
+    if LIVES >= 40:  # the first ones reply little: each dies when it reaches another point for the first time
+        assert result["replies"] > LIVES
         assert set(points_of(level)) <= set(result["points"])
 
 
