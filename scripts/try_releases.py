@@ -432,7 +432,8 @@ def roll_back(built: Built, folder: Path) -> str:
 def commands() -> tuple[str, str]:
     """Return the commands of the section about going back: those before an upgrade, and those to go back."""
     _, found, section = ROLL_BACK.read_text().partition("\n## Roll back\n")
-    blocks = re.findall(r"^```sh\n(.*?)^```", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    before_next_heading = re.split(r"\n##+ ", section)[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", before_next_heading, re.MULTILINE | re.DOTALL)
     if not found or len(blocks) != 2:
         raise Differs(f"{ROLL_BACK.name} must have a section 'Roll back' with two blocks of commands.")
     return blocks[0], blocks[1].replace("app:app", PROGRAM)

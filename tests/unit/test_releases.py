@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from scripts import releases
+from scripts import releases, try_releases
 from scripts.releases import CHANGES, FIRST, LAST, NEXT, ROOT, Added, Changed
 
 
@@ -54,3 +54,10 @@ def test_a_number_that_is_taken_and_a_line_that_is_gone_are_named(source: Path) 
         gone.apply(source)
     with pytest.raises(SystemExit, match=r"'0\.0\.1' is none of the releases"):
         releases.write_source("0.0.1", source / "copy")
+
+
+def test_the_page_has_the_commands_to_go_back_that_are_tried() -> None:
+    before, back = try_releases.commands()
+
+    assert "sapwood backup" in before
+    assert "sapwood upgrade-check" in back
