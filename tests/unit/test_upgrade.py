@@ -1,4 +1,4 @@
-"""An upgrade that fails leaves a server that stops as every other."""
+"""An upgrade that fails leaves a server that stops as every other, and can be upgraded again."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from sapwood.cli.launch import Launch
 from sapwood.cli.upgrade import Upgrade
 from sapwood.errors import Refused
+from sapwood.runtimes.handover_line import SERVING, HandoverLine
+from sapwood.runtimes.workers.supervisor_upgrade import WorkersBefore
 
 
 async def test_a_server_that_stops_after_a_failed_upgrade_refuses_clients_at_once() -> None:
@@ -28,3 +30,17 @@ async def test_a_server_that_stops_after_a_failed_upgrade_refuses_clients_at_onc
 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(where, 1).close()
+
+
+def test_workers_that_serve_again_after_a_failed_upgrade_say_nothing_to_the_first_process() -> None:
+    line, far_end = HandoverLine.pair()
+    before = WorkersBefore(line, line, [], {})
+    supervisor = cast("Any", SimpleNamespace(workers=[]))
+
+    before.serves(supervisor)
+    before.serves(supervisor)
+
+    assert far_end.receive(1).kind == SERVING
+    assert far_end.received_now() is None
+    line.close()
+    far_end.close()

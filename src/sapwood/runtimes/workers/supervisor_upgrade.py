@@ -202,7 +202,7 @@ class WorkersBefore:
         self.lines = lines
         """The lines to the old workers, in their order."""
         self._facts = facts
-        """What the old server is told of this one."""
+        """The version and the process id of this server, for the old one."""
         self._is_prepared = False
         self.is_gone = False
         """Whether the old workers run nothing any more."""
@@ -236,7 +236,9 @@ class WorkersBefore:
             supervisor.tell(worker, say.GO)
 
     def serves(self, supervisor: UpgradedSupervisor) -> None:
-        """Say that this server serves now."""
+        """Say that this server serves now. Once: then the first process reads the line, which expects a process id."""
+        if self.is_done:
+            return
         self.is_done = True
         with contextlib.suppress(LineLost):
             self._line.send(SERVING)
