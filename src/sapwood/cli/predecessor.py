@@ -27,6 +27,7 @@ from sapwood.runtimes.handover_line import (
     SERVING,
     HandoverLine,
     LineLost,
+    Message,
 )
 
 log = logging.getLogger("sapwood.server")
@@ -35,11 +36,29 @@ LOOK = 0.5
 GONE = "The server that this process was to take over from is gone."
 
 
-class Predecessor:
-    """The other server, seen from the one that takes over."""
+class Giver:
+    """A process that is taken over from, seen from the one that takes over."""
 
     def __init__(self, line: HandoverLine) -> None:
         self._line = line
+        self._connections: list[tuple[int, bytes]] = []
+
+    def _add(self, message: Message) -> None:
+        """Keep a connection, if this is one."""
+        if message.kind == CONNECTION:
+            self._connections.append((self._line.take_file(), message.facts["received"]))
+
+    def taken_connections(self) -> list[tuple[int, bytes]]:
+        """Return the connections of clients that wait for their next request, with what they have sent of it."""
+        taken, self._connections = self._connections, []
+        return taken
+
+
+class Predecessor(Giver):
+    """The other server, seen from the one that takes over."""
+
+    def __init__(self, line: HandoverLine) -> None:
+        super().__init__(line)
         message = line.receive()
         assert message.kind == INHERITANCE
         self.facts: dict[str, Any] = message.facts
@@ -51,7 +70,6 @@ class Predecessor:
         for _ in range(self.facts["more"]):
             line.receive()
             self.more.append(line.take_file())
-        self._connections: list[tuple[int, bytes]] = []
         self._is_released = False
         self._is_prepared = threading.Event()
         self._is_done = False
@@ -109,16 +127,10 @@ class Predecessor:
         try:
             self._line.send(PREPARED, version=version("sapwood"))
             while (message := await self._line.received()).kind != RELEASED:
-                if message.kind == CONNECTION:
-                    self._connections.append((self._line.take_file(), message.facts["received"]))
+                self._add(message)
         except LineLost:
             raise Unavailable(GONE) from None
         self._is_released = True
-
-    def taken_connections(self) -> list[tuple[int, bytes]]:
-        """Return the connections of clients that wait for their next request, with what they have sent of it."""
-        taken, self._connections = self._connections, []
-        return taken
 
     async def serves(self, when_gone: Callable[[], object]) -> None:
         """Say that this server serves now. From then on it is notified when the first process is gone."""

@@ -105,7 +105,7 @@ def _serve_app(options: ServeOptions, predecessor: Predecessor | None) -> None:
         _serve(options, loaded, token, [upgrade.listening], upgrade=upgrade)
         if (successor := upgrade.successor) is None:
             return
-        if upgrade.is_done():
+        if upgrade.until_done():
             _leave_to(successor, predecessor)
 
 

@@ -100,7 +100,7 @@ class Upgrade:
         if successor is not None:
             successor.dismiss()
 
-    def is_done(self) -> bool:
+    def until_done(self) -> bool:
         """Wait until a successor serves. Returns `False` if it has ended instead: then this server listens again."""
         assert self.successor is not None
         if self.successor.until_serving():

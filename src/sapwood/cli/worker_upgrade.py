@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from sapwood.app import App
+from sapwood.cli.predecessor import Giver
 from sapwood.cli.successor import LOOK, Recipient, until_calls_are_short
 from sapwood.cli.upgrade import RELEASE, HandingServer
 from sapwood.errors import Refused
 from sapwood.kernel.node.node import Node
-from sapwood.runtimes.handover_line import CONNECTION, HandoverLine, LineLost
+from sapwood.runtimes.handover_line import HandoverLine, LineLost
 from sapwood.runtimes.workers.line import SupervisorLine
 from sapwood.runtimes.workers.supervisor import Seat
 from sapwood.runtimes.workers.worker_messages import HANDED_OVER, RESUME
@@ -24,13 +25,12 @@ from sapwood.runtimes.workers.worker_messages import HANDED_OVER, RESUME
 log = logging.getLogger("sapwood.server")
 
 
-class WorkerBefore:
+class WorkerBefore(Giver):
     """The worker of the old server, seen from the one that takes over from it."""
 
     def __init__(self, line: HandoverLine, supervisor: Callable[[], SupervisorLine]) -> None:
-        self._line = line
+        super().__init__(line)
         self._supervisor = supervisor
-        self._connections: list[tuple[int, bytes]] = []
         self._is_released = False
 
     async def until_released(self) -> None:
@@ -45,7 +45,7 @@ class WorkerBefore:
             await asyncio.wait([collecting])
         try:
             while (message := self._line.received_now()) is not None:
-                self._add(message.kind, message.facts)
+                self._add(message)
         except LineLost:
             pass  # all has come
         self._is_released = True
@@ -54,19 +54,9 @@ class WorkerBefore:
         """Take the connections as they come: not all of them fit into the line."""
         try:
             while True:
-                message = await self._line.received()
-                self._add(message.kind, message.facts)
+                self._add(await self._line.received())
         except LineLost:
             pass
-
-    def _add(self, kind: str, facts: dict[str, Any]) -> None:
-        if kind == CONNECTION:
-            self._connections.append((self._line.take_file(), facts["received"]))
-
-    def taken_connections(self) -> list[tuple[int, bytes]]:
-        """Return the connections of clients that wait for their next request, with what they have sent of it."""
-        taken, self._connections = self._connections, []
-        return taken
 
     async def serves(self, when_gone: Callable[[], object]) -> None:
         """Return when all workers serve: until then the old ones may serve these clients again."""
