@@ -61,9 +61,9 @@ lint:
 layers:
     python scripts/gate.py check --only layers
 
-# Types tell the truth: the package strictly, the programs in tests/typing with both checkers.
+# Types tell the truth, of all tests too: the package strictly, the programs in tests/typing with both checkers.
 types:
-    python scripts/gate.py check --only types
+    python scripts/gate.py ci --only types
 
 # The fast tests, three at a time; with any pytest arguments, those tests in one process.
 test *args:

@@ -55,7 +55,9 @@ def tests(name: str, arguments: str, limit: float, **env: str) -> Part:
     return Part(name, f"pytest -q --inline-snapshot disable{timings} {arguments}", limit, env)
 
 
-# The fast tests hardly wait: their time is virtual. Lives and nodes wait for a process now and then.
+# The fast tests hardly wait: their time is virtual. Each process more imports all of them once more.
+TWO = "-n 2 --dist worksteal"
+# Lives and nodes wait for a process now and then.
 THREE = "-n 3 --dist worksteal"
 # Twice as many tests at once as a small machine has cores: most of the time they wait.
 FOUR = "-n 4 --dist worksteal"
@@ -71,19 +73,26 @@ CHEAP: list[Stage] = [
     (Part("lint", "ruff check .", 10, cheap=True),),
     (Part("layers", "lint-imports --no-logo", 20, cheap=True),),
 ]
+FAST_TESTS = tests("fast tests", f"{TWO} -m '{FAST}'", 280).nice()
+
+# Half of the time of pyright goes to tests and scripts. Before a commit, only those that it changes are checked.
+OURS = "'tests/*.py' 'scripts/*.py' ':!tests/typing'"
+CHANGED = f"git diff --name-only --diff-filter=d HEAD -- {OURS}; git ls-files --others --exclude-standard -- {OURS}"
+PROGRAMS = "bash tests/typing/check.sh"
+CHANGED_TYPES = Part("types", f"pyright src examples $({CHANGED}) && {PROGRAMS}", 150)
+TYPES = Part("types", f"pyright && {PROGRAMS}", 300)
 # What only reads runs beside the tests, so that no core waits. pyright is a single process: the tests let it pass.
 READ = (
-    Part("types", "pyright && bash tests/typing/check.sh", 300),
     Part("docs", "zensical build --clean --strict", 60),
     Part("ledger", "python scripts/ledger.py", 60),
 )
 
-CHECK: list[Stage] = [*CHEAP, (tests("fast tests", f"{THREE} -m '{FAST}'", 300).nice(), *READ)]
+CHECK: list[Stage] = [*CHEAP, (FAST_TESTS, CHANGED_TYPES, *READ)]
 
 CI: list[Stage] = [
     *CHEAP,
     # Fast and slow tests are collected once.
-    (tests("tests", f"{FOUR} -m 'not alone and not nightly'", 750).nice(), *READ),
+    (tests("tests", f"{FOUR} -m 'not alone and not nightly'", 750).nice(), TYPES, *READ),
     # Parts that wait for processes and disks run beside others, so that no core waits.
     (
         tests(
@@ -112,7 +121,8 @@ CI: list[Stage] = [
 ]
 
 NIGHTLY: list[Stage] = [
-    *CHECK,
+    *CHEAP,
+    (FAST_TESTS, TYPES, *READ),
     (Part("wheel and templates", "bash .ci/wheel", 120),),
     (Part("package", "python scripts/check_package.py", 180),),
     (Part("newcomer", "python scripts/try_wheel.py --python 3.11 --if-found 3.13", 900),),

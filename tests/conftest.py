@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder())
         if not hasattr(config, "workerinput"):
             config.pluginmanager.register(Collector(Path(file)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from what is imported and collected: it lasts until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sapwood import ChatAgent, Connection, Refused, tool
+from sapwood import ChatAgent, Connection, Refused, expose, tool
 from sapwood.auth import ANY_CLIENT
+from sapwood.types import ConversationBranch
 
 from offline import OfflineModel
 
@@ -78,6 +79,18 @@ class Assistant(ChatAgent):
             await self.send([due])
 
     # --8<-- [end:ring]
+    # --8<-- [start:branches]
+    @expose
+    async def branches(self) -> list[ConversationBranch]:
+        """Return where answers were regenerated or messages edited."""
+        return await self.conversation.branches()
+
+    @expose
+    async def switch_branch(self, message_id: str) -> bool:
+        """Show another version of a message, and continue there."""
+        return await self.conversation.switch(message_id)
+
+    # --8<-- [end:branches]
     # --8<-- [start:state]
     async def on_start(self) -> None:
         self._publish()

@@ -27,7 +27,7 @@ from sapwood.capabilities.state import State
 from sapwood.capabilities.steps import StepOptions, Steps
 from sapwood.capabilities.studio_tabs import StudioTab
 from sapwood.errors import NotFound, UsageError
-from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.fork_origin import ForkOrigin
 from sapwood.kernel.marshal.agent_class import AgentClass, learn
 from sapwood.kernel.marshal.exceptions import describe, mistake
 from sapwood.kernel.marshal.namespace import Namespace
@@ -36,6 +36,7 @@ from sapwood.namespaces.connections import AgentConnections
 from sapwood.namespaces.dead_letters import AgentDeadLetters
 from sapwood.namespaces.fibers import AgentFibers
 from sapwood.namespaces.files import AgentFiles
+from sapwood.namespaces.history import AgentHistory
 from sapwood.namespaces.mcp import AgentMcp
 from sapwood.namespaces.questions import AgentQuestions
 from sapwood.namespaces.queues import AgentQueues
@@ -123,19 +124,10 @@ class Agent(AgentInternals, Generic[S]):
     runs = Namespace(AgentRuns)
     questions = Namespace(AgentQuestions, crosses=True, inside=frozenset({"ask"}))
     connections = Namespace(AgentConnections)
+    history = Namespace(AgentHistory)
     spending = Namespace(AgentSpending, crosses=True)
     files = Namespace(AgentFiles)
     mcp = Namespace(AgentMcp)
-
-    def __init__(self, actor: Actor | None = None) -> None:
-        if actor is None:
-            name = type(self).__name__
-            raise UsageError(
-                f"{name} cannot be created by calling the class. Write await app.get_agent({name}, name), or "
-                f"await self.sub_agent({name}, name) inside another agent."
-            )
-        self._actor = actor
-        self.deps = actor.host.deps
 
     _base: ClassVar[type]
     """The framework's own class that a user's class extends."""
@@ -166,6 +158,12 @@ class Agent(AgentInternals, Generic[S]):
 
     async def on_start(self) -> None:
         """Called each time the agent is loaded into memory, before its first call. Override it."""
+
+    async def on_fork(self, source: ForkOrigin) -> None:
+        """Called once in each agent of a fork, before anything else. `source` says what was copied. Override it.
+
+        Rewrite what only your code knows, such as ids of other systems.
+        """
 
     def upgrade_state(self, old: Any, version: int) -> S:
         """Convert a state that was stored with an older `state_version`, and return it. Override it."""

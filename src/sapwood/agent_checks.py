@@ -30,7 +30,7 @@ HOOKS = frozenset(
     | {"on_request", "on_connect", "on_message", "on_close", "on_error"}
     | {"on_before_request", "on_before_connect", "on_before_sub_agent", "on_before_watch", "may_answer"}
     | {"connection_tags", "is_readonly", "is_watch_only", "send_protocol_frames"}
-    | {"on_fiber_recovered"}
+    | {"on_fiber_recovered", "on_fork"}
     | {"on_run", "on_run_start", "on_run_finish"}
     | {"on_limit_near"}
 )
@@ -45,7 +45,7 @@ SHOWN = frozenset({"subscribe"})
 """The methods of `Agent` that can be called through a stub, beside those of its namespaces."""
 MAY_BE_PLAIN = "_sapwood_may_be_plain"
 """What a method has that need not be `async def`: others await it than those who hold a stub."""
-RESERVED = frozenset({"memory", "history", "webhooks"})
+RESERVED = frozenset({"memory", "webhooks"})
 """Names that a subclass may not define: later versions add namespaces under these names."""
 NEAR = 0.9
 """How alike two names have to be, of 1: another letter in ten."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
 from sapwood.capabilities.child_states import ChildStates
+from sapwood.errors import UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.agent_base import AgentBase
 from sapwood.kernel.trees.limit_extensions import LimitPeriod
@@ -32,6 +33,16 @@ class AgentInternals(AgentBase):
     _actor: Actor
     _hooks_class: ClassVar[Callable[[Actor], RunHooks]] = DefaultHooks
     """What the packages below call, where agents and chat agents differ."""
+
+    def __init__(self, actor: Actor | None = None) -> None:
+        if actor is None:
+            name = type(self).__name__
+            raise UsageError(
+                f"{name} cannot be created by calling the class. Write await app.get_agent({name}, name), or "
+                f"await self.sub_agent({name}, name) inside another agent."
+            )
+        self._actor = actor
+        self.deps = actor.host.deps
 
     @classmethod
     def _type_arguments(cls) -> Mapping[Any, Any]:

@@ -5,55 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
+from sapwood.admin.erasure_hooks import ERASURE_HOOKS
 from sapwood.admin.operate import Operate, OperateRule
+from sapwood.admin.read_models import READ_MODELS
 from sapwood.agent import Agent
-from sapwood.capabilities.capability_reads import dead_letters, stored_state, waiting_calls
+from sapwood.app_trees import AppTrees
 from sapwood.capabilities.connections import AppSpeeches, Connections
 from sapwood.capabilities.due_work import begin_due, when_started
-from sapwood.capabilities.file_check import damaged_files
+from sapwood.capabilities.file_check import damaged_files, named_files
 from sapwood.capabilities.file_copies import TreeFileCopies
-from sapwood.capabilities.file_reads import file_totals, stored_files
 from sapwood.capabilities.redaction import Redact, Redaction
-from sapwood.capabilities.span_reads import recorded_incarnations
-from sapwood.capabilities.unfinished_reads import call_arguments, unfinished_work
+from sapwood.capabilities.stored_data_check import unfit
 from sapwood.chat.models.genai_metrics import GenAiMetrics
+from sapwood.chat.models.named_models import NamedModels, check_names
 from sapwood.chat.models.user_ledger import UserLedger
 from sapwood.chat.models.user_limits import GetLimits, UserLimits, with_id
-from sapwood.chat.store.chunk_reads import chunk_count, stored_chunks
-from sapwood.chat.store.message_reads import message_count, stored_messages
-from sapwood.chat.store.request_reads import sent_requests
-from sapwood.chat.store.tool_call_reads import unanswered_tool_calls
-from sapwood.chat.store.turn_reads import open_turns, turn_prompts
-from sapwood.errors import StoredDataError, UsageError
+from sapwood.errors import UsageError
+from sapwood.forks.unfinished_work import ForkedWork
+from sapwood.kernel.erasure.erasure import Erasures
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.metric_families import MetricFamilies
-from sapwood.kernel.node.backup import OnDamage, backup, restore
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.placement import NotBegun
-from sapwood.kernel.ports.read_models import ReadModels
 from sapwood.mcp_client.callback import SignInCallback
 from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place, adapter_of, check_adapters
 from sapwood.randomness import new_id
 from sapwood.runs.execution.driver import OutsideDriver
 from sapwood.runs.tables.decisions import broken_chain
-from sapwood.runs.tables.executed_run_spans import spans_after, spans_of, work_cursor, works
-from sapwood.runs.tables.run_reads import (
-    listed_runs,
-    open_questions,
-    run_inputs,
-    stored_decisions,
-    unfinished_runs,
-    whole_question,
-)
 from sapwood.runtimes.local import LocalRuntime, Predecessor, Share
 from sapwood.settings import Durability, Settings
 from sapwood.web.asgi import serve, serve_lifespan
@@ -77,32 +66,6 @@ DATABASE_CHECKS = (broken_chain,)
 """What is checked in each database, beside its integrity."""
 CONTENT_CHECKS = (*DATABASE_CHECKS, damaged_files)
 """What backups and verifications check in each database and its folder of files."""
-READ_MODELS = ReadModels(
-    state=stored_state,
-    dead_letters=dead_letters,
-    waiting_calls=waiting_calls,
-    unfinished_work=unfinished_work,
-    runs=listed_runs,
-    unfinished_runs=unfinished_runs,
-    open_turns=open_turns,
-    messages=stored_messages,
-    message_count=message_count,
-    chunks=stored_chunks,
-    chunk_count=chunk_count,
-    files=stored_files,
-    file_totals=file_totals,
-    decisions=stored_decisions,
-    questions=(unanswered_tool_calls, open_questions),
-    question=whole_question,
-    spans=spans_of,
-    works=works,
-    work_cursor=work_cursor,
-    inputs=(run_inputs, turn_prompts, call_arguments),
-    timeline=spans_after,
-    incarnations=recorded_incarnations,
-    sent_requests=sent_requests,
-)
-"""What operators read of agents that may be asleep."""
 Deps = object | Callable[[], AbstractAsyncContextManager[object]]
 
 
@@ -126,7 +89,7 @@ class Runtime(Protocol):
         ...
 
 
-class App:
+class App(AppTrees):
     """Runs agents. ``async with app:`` starts the app, and shuts it down at the end of the block.
 
     `agents` lists the root classes. Any other agent class can be a sub-agent without being listed. `deps` is a value,
@@ -145,6 +108,9 @@ class App:
 
     `operate` receives the name of a token, an endpoint of the admin API, and the address of an agent or `None`. It
     returns whether the request is allowed, in addition to the scopes of the token. It may be async.
+
+    `models` gives names to Pydantic AI models, for `sapwood replay --model` and `sapwood eval --model`. The names of
+    Pydantic AI, such as `openai:gpt-5`, need no entry.
 
     `pages` is a folder of static files, such as a page and its script. They are served at `/`, without authentication,
     under every path that is not an agent's. A relative path is relative to the current directory. For a folder beside
@@ -166,6 +132,7 @@ class App:
         redact: Redact | None = None,
         user_limits: GetLimits | None = None,
         operate: OperateRule | None = None,
+        models: Mapping[str, Any] | None = None,
         pages: str | os.PathLike[str] | None = None,
         protocols: Sequence[Adapter] = (),
         settings: Settings | None = None,
@@ -181,6 +148,7 @@ class App:
         if pages is not None and not Path(pages).is_dir():
             raise UsageError(f"App(pages=…) must be an existing folder, got {str(pages)!r}.")
         check_adapters(protocols)
+        check_names(models or {})
         self.agents = tuple(agents)
         self.protocols = tuple(protocols)
         self.settings = settings or Settings()
@@ -190,6 +158,7 @@ class App:
         self.redact = redact
         self.user_limits = user_limits
         self.operate = operate
+        self.models = dict(models or {})
         self.pages = Path(pages).resolve() if pages is not None else None
         self.driver = driver
         self._given_runtime = runtime
@@ -246,12 +215,15 @@ class App:
             node = await self._runtime.start(deps)
             node.authentication = _name_of(self.authenticate)
             node.content_checks, node.database_checks = CONTENT_CHECKS, DATABASE_CHECKS
-            node.file_copies = TreeFileCopies()
+            node.file_copies, node.past.named_files = TreeFileCopies(), named_files
             node.read_models = READ_MODELS
+            node.stored_data_check = partial(unfit, counts=Counter())
+            node.unfinished_work = partial(ForkedWork, has_driver=self.driver is not None)
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
             node.shared(UserLimits).function = self.user_limits
             node.shared(Operate).function = self.operate
+            node.shared(NamedModels).models = self.models
             node.shared(Adapters).adapters = self.protocols
             has_paths = any(one.paths for one in self.protocols)
             node.shared(AppSpeeches).speeches = (SignInCallback, *((AdapterRequests,) if has_paths else ()))
@@ -268,7 +240,11 @@ class App:
             if self.driver is not None:
                 await self.driver.start(node)
                 driving.push_async_callback(self.driver.stop)
+            erasures = Erasures(node, ERASURE_HOOKS)
+            stack.push_async_callback(erasures.close)
             node.begin(roots, begin_due=begin_due, when_started=when_started)
+            await erasures.resume()  # nothing was called before it
+            node.erasures = erasures
             self._node = node
             if node.far is not None:
                 answer_carried(node.far.transport, self._opened_gateway)
@@ -420,39 +396,6 @@ class App:
         path = [(known(cls), name), *((known(kind), child) for kind, child in sub)]
         return await self.node.stub(path, current.get())
 
-    async def backup(self, folder: str | os.PathLike[str], cls: type[Agent[Any]] | None = None, name: str = "") -> int:
-        """Back up one tree, or all trees, into a new data folder. The app keeps running.
-
-        The copy of each tree is a consistent snapshot. Open the backup with `Settings(data=…)`, or restore it
-        with `restore`. Returns the number of trees.
-
-        Each copy is checked. If trees are damaged, the others are copied, and then `StoredDataError` names the
-        damaged ones.
-        """
-        report = await backup(self.node, Path(folder), _root(cls, name))
-        if not report.is_whole:
-            copied = f"{report.trees} trees were copied to {str(folder)!r}; damaged ones were not."
-            raise StoredDataError(f"{copied} {report.summary()}")
-        return report.trees
-
-    async def restore(
-        self,
-        folder: str | os.PathLike[str],
-        cls: type[Agent[Any]] | None = None,
-        name: str = "",
-        *,
-        damaged: OnDamage = "refuse",
-    ) -> int:
-        """Restore one tree, or all trees, from a backup. Their current data is replaced.
-
-        Calls to a tree wait while it is restored; running calls are cancelled. Trees that are not in the
-        backup do not change. Returns the number of restored trees.
-
-        The backup is checked first. If trees in it are damaged, nothing is restored, and `StoredDataError` names
-        them. `damaged="skip"` restores the other trees, and `damaged="restore"` restores all.
-        """
-        return (await restore(self.node, Path(folder), _root(cls, name), damaged)).trees
-
     def release(self, cls: type[Agent[Any]], name: str) -> None:
         """Release a tree from quarantine, so that it runs again."""
         self.node.strikes.release(Address.root_of(known(cls).type, name))
@@ -476,10 +419,6 @@ def _runtime(settings: Settings) -> Runtime:
 def _name_of(authenticate: Callable[..., Any] | None) -> str | None:
     """Return the name under which decisions keep how a user was authenticated."""
     return None if authenticate is None else getattr(authenticate, "__qualname__", type(authenticate).__name__)
-
-
-def _root(cls: type[Agent[Any]] | None, name: str) -> Address | None:
-    return None if cls is None else Address.root_of(known(cls).type, name)
 
 
 def _path(scope: Scope) -> str:

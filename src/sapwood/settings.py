@@ -19,6 +19,9 @@ from sapwood.errors import UsageError
 from sapwood.periods import Per, combined, each, is_number
 
 MIB = 1024 * 1024
+CLUSTER_HISTORY = 7 * 86400.0
+DEV_HISTORY = 86400.0
+"""Seconds of history under `sapwood dev`, unless the settings say otherwise."""
 FILE_URL_SCHEMES = ("https", "http")
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PUBLIC_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
@@ -53,6 +56,9 @@ class Limits:
     """Total size of all databases and files of a tree. Only the limits of the app and of the root's class apply."""
     file_bytes: int = 4096 * MIB
     """Total size of the files of one agent, uploads in progress included."""
+    history_bytes: int = 1024 * MIB
+    """Size of the history of a tree. Above it, the oldest part is removed. Only the limits of the app and of the root's
+    class apply, and none in a cluster."""
     payload_bytes: int = 8 * MIB
     """Size of one copied argument, result or stream item."""
     tokens: int | Per | tuple[int | Per, ...] | None = None
@@ -140,6 +146,8 @@ class Settings:
     """Hosts of private networks, such as `mcp.internal`, that agents may use as MCP servers. Public hosts need none."""
     secret_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys for secrets that agents store, of at least 32 characters. The first encrypts, all decrypt."""
+    erasure_key: str = field(default="", repr=False)
+    """Private key that signs the receipts of erasures: 32 bytes, hexadecimal. Empty: the data folder gets its own."""
     public_url: str = ""
     """The URL under which browsers reach this server, such as `https://agents.example.com`, for sign-ins elsewhere."""
     cors: bool = False
@@ -176,8 +184,9 @@ class Settings:
     """The unique name of this node. An empty string means the host name with a random suffix."""
     park_after: float = 600.0
     """Seconds of idle time after which a tree is stored only in object storage."""
-    history: float = 7 * 86400.0
-    """Seconds for which object storage keeps the history of a tree, for restores to any point in time."""
+    history: float | None = None
+    """Seconds for which the history of a tree is kept, so that it can be forked, exported or restored as it was at an
+    earlier time. 0 keeps none. `None` means a week in a cluster, one day under `sapwood dev`, and otherwise 0."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):
@@ -206,6 +215,13 @@ class Settings:
                 "https://agents.example.com, or an empty string."
             )
         self._check_cluster()
+
+    @property
+    def history_seconds(self) -> float:
+        """Seconds for which the history of a tree is kept."""
+        if self.history is not None:
+            return float(self.history)
+        return CLUSTER_HISTORY if self.durability == Durability.REPLICATED else 0.0
 
     def _check_cluster(self) -> None:
         for name in ("cluster", "node"):
@@ -258,6 +274,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Durability | str": ((str,), "a Durability or its value"),
     "Limits": ((Limits,), "Limits(…)"),
     "float": ((float, int), "a number"),
+    "float | None": ((float, int, NoneType), "a number, or None"),
     "int": ((int,), "an integer"),
     "str": ((str,), "a string"),
     "tuple[str, ...]": ((tuple,), "a tuple of strings"),
@@ -266,7 +283,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "Mapping[str, tuple[float, float]]": ((Mapping,), "prices by model, such as {'my-model': (0.5, 2.0)}"),
 }
 """What the fields of `Settings` may hold, by their annotation: unchecked programs exist."""
-NUMBERS = frozenset({"int", "float", "int | None"})
+NUMBERS = frozenset({"int", "float", "float | None", "int | None"})
 LEAST: dict[str, int] = dict.fromkeys(
     (
         *("open_databases", "strikes", "threads", "model_requests_at_once", "model_requests_per_minute"),

@@ -19,6 +19,16 @@ class Timings:
     """Frames to which the WAL of a database may grow during `read_sql`, which is interrupted then: 128 MiB."""
     mark_interval: float = 5.0
     """Seconds after which it is stored how far a database was written that stays open."""
+    history_delay: float = 1.0
+    """Seconds after a commit until it is recorded in the history, if nothing else was recorded before."""
+    history_batch_bytes: int = 1024 * 1024
+    """Bytes of pages that are gathered for the history, at most."""
+    history_base_interval: float = 86400.0
+    """Seconds after which the history of a tree continues with a new base."""
+    history_retry_delay: float = 60.0
+    """Seconds after which a history that could not be written is continued."""
+    history_sweep_interval: float = 3600.0
+    """Seconds between two searches for histories that are too old."""
     storage_probe_interval: float = 1.0
     """Seconds between two checks whether a data folder that refused a write can be written."""
 

@@ -24,6 +24,7 @@ IN_THE_DOCS = (
         "studio-crash-wide-light-killed",
         "studio-agents-wide-light",
         "studio-chat-wide-light",
+        "studio-compare-wide-light",
         "studio-scrub-wide-light",
         "studio-inbox-narrow-dark",
         "studio-tab-wide-light",

@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 
-from sapwood import After, Agent, App, ChatAgent, Every, Retry, agent_tool, expose, tool
+from sapwood import After, Agent, App, ChatAgent, Every, Retry, Turn, agent_tool, expose, tool
 from sapwood.auth import ANY_CLIENT
 from sapwood.testing import ScriptedModel, call, calls, text
 
@@ -178,4 +179,40 @@ class Talker(ChatAgent):
         """Do nothing."""
 
 
-app = App(agents=[Plant, Desk, Miner, Talker])
+def append(path: str, line: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(line)
+
+
+class Walker(ChatAgent[str, dict[str, Any]]):
+    """Counts what it was asked, has a note below it, and a schedule that rings outside."""
+
+    initial_state: ClassVar = {"asked": 0}
+    migrations = ("CREATE TABLE walks (number INTEGER PRIMARY KEY, place TEXT NOT NULL) STRICT",)
+    model = ScriptedModel(text("Take the path along the river."), each=True)
+    alternative_models: ClassVar = {"mountaineer": ScriptedModel(text("Climb the **hill** instead."), each=True)}
+
+    async def after_turn(self, turn: Turn) -> None:
+        number = self.state["asked"] + 1
+        self.set_state({"asked": number, "advice": turn.text})
+        self.sql("INSERT INTO walks VALUES (?, ?)", number, turn.text)
+
+    @expose
+    async def prepare(self, bell: str, questions: list[str]) -> None:
+        """Schedule a call, and answer questions."""
+        await self.sub_agent(Branch, "map")
+        self.schedule(After(timedelta(hours=1), key="bell"), self.ring, bell)
+        for question in questions:
+            await self.send(question)
+
+    async def ring(self, bell: str) -> None:
+        await self.in_thread(append, bell, "rang\n")
+
+
+class Guide(ChatAgent):
+    """Plans trips."""
+
+    model = ScriptedModel(text("Day 1: the old town. Day 2: the sea."))
+
+
+app = App(agents=[Plant, Desk, Miner, Talker, Guide, Walker])

@@ -153,7 +153,9 @@ def test_a_page_that_is_reloaded_goes_on_where_it_was(tabs: Tabs, user: str, acc
     assert shown(page) == written(messages(page, user)[-1])
 
 
-def test_an_answer_is_given_anew(tabs: Tabs, user: str, accident: Accident) -> None:
+def test_an_answer_is_given_anew_and_the_old_one_is_shown_again(
+    tabs: Tabs, gallery: Gallery, user: str, accident: Accident
+) -> None:
     page = tabs.open(f"/?chat={user}")
     say(page, "Tell me a story")
     speaks(page, 400)
@@ -172,6 +174,14 @@ def test_an_answer_is_given_anew(tabs: Tabs, user: str, accident: Accident) -> N
     assert len(after) == 2
     assert after[-1]["id"] != before["id"]
     assert shown(page) == written(after[-1])
+
+    versions = page.get_by_role("group", name="Versions")
+    expect(versions).to_contain_text("2 / 2")
+    gallery.picture(page, "chat-versions")
+    versions.get_by_role("button", name="Previous version").click()
+    expect(versions).to_contain_text("1 / 2")
+    assert messages(page, user) == [after[0], before]
+    assert shown(page) == written(before)
 
 
 def test_a_conversation_that_is_cleared_is_gone_in_every_tab(

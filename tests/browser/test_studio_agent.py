@@ -74,6 +74,38 @@ def test_the_conversation_grows_while_one_looks(
     expect(messages.get_by_role("table")).to_have_count(2)
 
 
+def test_the_branches_of_a_conversation_are_a_tree_and_another_one_is_made_active(
+    opened: Callable[..., Page], example: StudioServer, gallery: Gallery
+) -> None:
+    address = f"Guide:rome-{uuid4().hex[:6]}"
+
+    def say(words: str, id: str) -> None:
+        example.call(address, "send", [{"id": id, "role": "user", "parts": [{"type": "text", "text": words}]}])
+
+    say("Plan a trip to Rome.", "u1")
+    say("And hotels?", "u2")
+    say("And trains?", "u2")
+    say("Plan a trip to Oslo.", "u1")
+    page = opened("a", address)
+    messages = page.get_by_role("log", name="Messages")
+    expect(messages).to_contain_text("Plan a trip to Oslo.")
+    expect(messages).to_contain_text("2 / 2")
+
+    page.get_by_text("4 branches").click()
+    tree = page.get_by_role("listitem").filter(has_text="Plan a trip to Rome.")
+    expect(tree).to_contain_text("And trains?")
+    gallery.pictures(page, "studio-branches")
+    tree.get_by_role("listitem").filter(has_text="And hotels?").get_by_role("button", name="Switch").click()
+    dialog = page.get_by_role("dialog", name="Switch to this branch?")
+    expect(dialog).to_contain_text("Makes the branch with 2 messages active.")
+    dialog.get_by_role("button", name="Switch").click()
+
+    expect(messages).to_contain_text("And hotels?")
+    expect(messages).not_to_contain_text("Oslo")
+    expect(messages.get_by_text("1 / 2")).to_have_count(2)
+    expect(tree.get_by_text("active", exact=True)).to_have_count(2)
+
+
 def test_questions_are_answered_in_the_inbox(
     opened: Callable[..., Page], example: StudioServer, desk: str, gallery: Gallery
 ) -> None:

@@ -56,6 +56,7 @@ async def fill(world: World) -> None:
         if name == "approved":
             await talker.questions.approve("p2")
             await world.settled()
+    await world.app.fork(CompatTalker, "waiting", to="forked")
     long = await world.get_agent(CompatLong, "compacted")
     for words in ("one", "two", "three"):
         await long.send(words)

@@ -144,6 +144,7 @@ class CompatOffice(Agent[Shelf]):
 MODELS: dict[str, ScriptedModel] = {
     "finished": ScriptedModel(call("look_up", {"word": "sap"}, id="l1"), text("It is wood."), each=True),
     "waiting": ScriptedModel(call("pay", {"amount": 5}, id="p1"), text("Paid."), each=True),
+    "forked": ScriptedModel(call("pay", {"amount": 5}, id="p1"), text("Paid."), each=True),
     "approved": ScriptedModel(call("pay", {"amount": 7}, id="p2"), text("Paid."), each=True),
     "failed": ScriptedModel(fails(ValueError("The model is out of order.")), each=True),
     "interrupted": ScriptedModel(call("look_up", {"word": "bark"}, id="l2"), text("It is", stalls=True), each=True),

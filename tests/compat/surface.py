@@ -55,7 +55,8 @@ def _names(page: str) -> Iterator[str]:
         value, name = resolve(path), path.rpartition(".")[2]
         name = f"Agent.{name}" if ".agent.Agent." in path else name
         yield from _with_parameters(name, value)
-        for member, defined in vars(value).items() if isinstance(value, type) else ():
+        own = [one for one in getattr(value, "__mro__", ()) if one is value or one.__name__ == f"{name}Trees"]
+        for member, defined in ((member, it) for one in own for member, it in vars(one).items()):
             if not member.startswith("_"):
                 yield from _with_parameters(f"{name}.{member}", defined)
 

@@ -48,9 +48,9 @@ async def use_office(world: World) -> None:
 async def use_chats(world: World) -> None:
     """Read conversations, approve what waits, and see an interrupted turn to its end."""
     texts: dict[str, list[str]] = {}
-    for name in ("finished", "failed", "interrupted", "waiting", "approved"):
+    for name in ("finished", "failed", "interrupted", "waiting", "forked", "approved"):
         talker = await world.get_agent(CompatTalker, name)
-        if name == "waiting":
+        if name in ("waiting", "forked"):
             assert await talker.questions.approve("p1")
         await world.settled()
         texts[name] = [_text_of(message) for message in await talker.conversation.messages()]
@@ -62,7 +62,7 @@ async def use_chats(world: World) -> None:
     assert texts["finished"] == ["go", "It is wood."]
     assert texts["failed"][0] == "go"
     assert texts["interrupted"] == ["go", "It is a skin."]
-    assert texts["waiting"] == texts["approved"] == ["go", "Paid."]
+    assert texts["waiting"] == texts["forked"] == texts["approved"] == ["go", "Paid."]
 
     long = await world.get_agent(CompatLong, "compacted")
     assert [_text_of(message) for message in await long.conversation.messages()][::2] == ["one", "two", "three"]
@@ -167,6 +167,7 @@ def test_no_column_that_a_release_has_stored_is_gone(release: str) -> None:
 
 NOT_STORED = {
     "sapwood_cleared_runs": "of runs that were deleted",
+    "sapwood_former_addresses": "of a tree that was moved",
     "sapwood_limit_extensions": "of a budget that a person may extend",
     "sapwood_limit_waits": "as above",
     "sapwood_limit_warnings": "of a class with the hook on_limit_near",

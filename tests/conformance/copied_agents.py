@@ -97,6 +97,12 @@ class CopyDesk(ChatAgent):
         return sorted(given)
 
 
+class CopyChief(ChatAgent):
+    """Asks the desk, and keeps guides."""
+
+    tools = (agent_tool(CopyDesk), persistent_agent(CopyGuide, mode="blocking", name="guide"))
+
+
 class CopyRecipe(BaseModel):
     """A dish."""
 

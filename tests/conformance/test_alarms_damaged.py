@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.cases import slow
 from tests.conformance.planners import NAMES, Planner, planner
 from tests.conformance.worlds import Probe, Run
 
@@ -115,7 +116,7 @@ EXPECTED = sorted(f"{('a', *NAMES)[depth]}: of {name}" for depth, name in enumer
 
 
 @pytest.mark.promise("CF-187")
-@pytest.mark.parametrize("stop", ["stopped", "killed"])
+@pytest.mark.parametrize("stop", ["killed", *slow(["stopped"])])
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_start_rebuilds_a_damaged_index_and_says_so_once(
     run: Run, probe: Probe, damage: Callable[[Path], None], stop: str, caplog: pytest.LogCaptureFixture

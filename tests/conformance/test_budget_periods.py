@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.cases import slow
 from tests.conformance.drivers import running
 from tests.machine import patience
 
@@ -322,7 +323,7 @@ def warned_worker() -> Any:
     return type("PurseRoot", (Purse,), {"below": WarnedWorker})
 
 
-@pytest.mark.parametrize("durability", ["process", "disk"])
+@pytest.mark.parametrize("durability", ["process", *slow(["disk"])])
 async def test_an_agent_that_asks_the_model_itself_is_warned_too(durability: str) -> None:
     async with spending(warned_worker(), durability=durability) as (world, agent):
         assert (await agent.give("a")).ok

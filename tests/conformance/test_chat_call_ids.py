@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.runtimes import running
 from tests.conformance.worlds import until
 
@@ -55,7 +56,7 @@ def outputs(messages: list[Any]) -> list[tuple[str, Any, Any]]:
     return [(part["toolCallId"], next(iter(part["input"].values())), part.get("output")) for part in parts]
 
 
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("crashes", [True, *slow([False])])
 async def test_a_call_with_the_id_of_an_earlier_one_has_a_result_of_its_own(crashes: bool) -> None:
     WENT.clear()
     async with running(App(agents=[IdDesk])) as world:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.chats import RESPONSE, approval, caught_up, chunks, done, resume, said, say, streamed, take, user
 from tests.conformance.served import served, type_of
 from tests.conformance.worlds import until
@@ -94,7 +95,7 @@ async def test_what_a_deep_chat_streams_is_kept_in_its_own_database_and_nowhere_
 
 
 @pytest.mark.promise("B-39")
-@pytest.mark.parametrize("where", ["root", "middle", "address", "url"])
+@pytest.mark.parametrize("where", ["root", "url", *slow(["middle", "address"])])
 async def test_a_question_of_a_deep_chat_survives_a_crash_and_is_answered_by_any_ancestor(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

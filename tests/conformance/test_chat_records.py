@@ -80,7 +80,7 @@ async def test_every_request_and_every_tool_call_of_a_turn_is_recorded() -> None
         assert spans[1]["facts"]["input_tokens"] > 0
         (first,) = await sent(world, turn.id, 1)
         (second,) = await sent(world, turn.id, 2)
-        assert "Be short." in said(first)
+        assert "Be short." in str(first["parameters"])
         assert "hello" in said(first)
         assert "tool-return" in said(second)
         assert [one["name"] for one in first["parameters"]["function_tools"]] == ["look", "pay"]

@@ -6,6 +6,7 @@ import asyncio
 from typing import ClassVar
 
 import pytest
+from tests.cases import slow
 from tests.conformance.worlds import Run as RunWorld
 from tests.machine import patience
 
@@ -85,7 +86,7 @@ async def steps(world: World, number: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("below", CLASSES)
+@pytest.mark.parametrize("below", ["worker", "tool", *slow(["waits", "gathers"])])
 async def test_a_run_that_gets_further_is_followed_over_any_number_of_crashes(run: RunWorld, below: str) -> None:
     RowWorker.steps.clear()
     RowTalker.model = ScriptedModel(call("work", message="it"), text("it is done"), each=True)

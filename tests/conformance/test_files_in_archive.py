@@ -149,7 +149,7 @@ async def noted(world: World) -> None:
 async def sweep(world: World, archive: FaultyArchive) -> None:
     """Let the history of all removals pass, and the archive be swept."""
     await noted(world)
-    history = world.settings.history
+    history = world.settings.history_seconds
     await world.clock.advance(history + RESTORE + 2 * world.timings.upload_grace)
     assert world.node.keeper is not None
     await sweep_removals(archive, world.clock.now() - history, world.node.keeper.trees.named)
@@ -704,7 +704,7 @@ async def test_only_removals_of_the_same_tree_are_read_for_one_that_is_checked(
             return await get(key)
 
         monkeypatch.setattr(archive, "get", counted)
-        history = world.settings.history
+        history = world.settings.history_seconds
         await world.clock.advance(history + 10)
         assert world.node.keeper is not None
         assert await sweep_removals(archive, world.clock.now() - history, world.node.keeper.trees.named) == 4
@@ -722,7 +722,7 @@ async def test_a_file_that_was_deleted_after_a_restore_stays_for_the_history_too
         file = await shelf.put(large())
         await world.app.backup(tmp_path / "copy")
         await world.app.restore(tmp_path / "copy")
-        history = world.settings.history
+        history = world.settings.history_seconds
         assert world.node.keeper is not None
 
         async def sweep_now() -> None:

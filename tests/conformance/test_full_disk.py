@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
+from tests.cases import slow
 from tests.conformance import runtimes
 from tests.conformance.chats import talker
 from tests.conformance.full_disk import full_disk
@@ -144,9 +145,8 @@ async def test_a_turn_whose_tool_is_a_sub_agent_completes_whichever_write_is_ref
     ("code", "reason"),
     [
         (errno.ENOSPC, "the disk is full"),
-        (errno.EROFS, "the file system is read-only"),
-        (errno.EDQUOT, "the disk quota is exceeded"),
         (errno.EMFILE, "the process has too many open files"),
+        *slow([(errno.EROFS, "the file system is read-only"), (errno.EDQUOT, "the disk quota is exceeded")]),
     ],
 )
 async def test_a_refused_write_is_503_and_1013_and_readyz_has_the_reason_until_it_is_over(

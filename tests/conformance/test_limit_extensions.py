@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import slow
 from tests.conformance.drivers import running
 from tests.conformance.serving import door
 from tests.conformance.worlds import asleep
@@ -93,7 +94,7 @@ async def over(agent: Any, id: str) -> tuple[str, str | None, str | None]:
     return end
 
 
-@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("deep", [True, *slow([False])])
 async def test_a_person_is_asked_at_the_agent_that_has_the_limit_and_the_request_continues(deep: bool) -> None:
     async with household() as (_world, agent):
         assert (await agent.give("a", deep)).ok

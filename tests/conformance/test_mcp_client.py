@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.mcp_servers import RemoteServer, said, tool
 from tests.conformance.served import Served, served
 
@@ -276,7 +277,7 @@ async def test_which_calls_a_person_must_allow_follows_from_annotations(approval
         {"destructiveHint": "false"},
     ],
 )
-@pytest.mark.parametrize("approval", ["writes", "destructive", "always"])
+@pytest.mark.parametrize("approval", ["destructive", *slow(["writes", "always"])])
 async def test_a_declaration_that_is_missing_wrong_or_contradicts_itself_lowers_nothing(
     approval: str, hints: dict[str, Any]
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.mcp_servers import RemoteServer, said, tool
 from tests.conformance.served import Served, served
 
@@ -53,7 +54,7 @@ async def approve(one: Served, user: str, question: Any) -> int:
     return (await one.site.http(WHERE, method="POST", body=body, headers={"x-user": user})).status
 
 
-@pytest.mark.parametrize("for_all", [False, True])
+@pytest.mark.parametrize("for_all", [False, *slow([True])])
 async def test_an_approval_is_shown_and_given_above_an_agent_that_sleeps(for_all: bool) -> None:
     hotel = RemoteServer([tool("book")], {"tools/call": said("booked")})
     async with (

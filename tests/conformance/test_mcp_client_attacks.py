@@ -15,6 +15,7 @@ import httpcore2
 import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.cases import slow
 from tests.conformance.mcp_servers import Asked, RemoteServer, respond, said, tool
 from tests.conformance.served import Served, served
 from tests.machine import patience
@@ -106,8 +107,12 @@ EVENT = b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":{}}\
     ("head", "part", "why"),
     [
         (JSON_HEAD + b"content-length: 100000000\r\n\r\n", b" " * 65536, "longer than 4,194,304 bytes"),
-        (JSON_HEAD + b"connection: close\r\n\r\n", b"[" * 65536, "longer than 4,194,304 bytes"),
-        (EVENTS_HEAD, b"data: " + b"x" * 65536, "longer than 4,194,304 bytes"),
+        *slow(
+            [
+                (JSON_HEAD + b"connection: close\r\n\r\n", b"[" * 65536, "longer than 4,194,304 bytes"),
+                (EVENTS_HEAD, b"data: " + b"x" * 65536, "longer than 4,194,304 bytes"),
+            ]
+        ),
         (EVENTS_HEAD, EVENT, "more than 1,000,000 bytes of events"),
         (b"HTTP/1.1 200 OK\r\nx-endless: ", b"x" * 65536, "cannot be reached: RemoteProtocolError"),
     ],
@@ -127,7 +132,8 @@ async def test_a_result_that_is_too_long_is_left(
 
 
 @pytest.mark.parametrize(
-    "head", [b"HTTP/1.1 200 OK\r\nx-slow", JSON_HEAD + b"content-length: 9\r\n\r\n{", EVENTS_HEAD + b"data: {"]
+    "head",
+    [EVENTS_HEAD + b"data: {", *slow([b"HTTP/1.1 200 OK\r\nx-slow", JSON_HEAD + b"content-length: 9\r\n\r\n{"])],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
 async def test_a_server_that_never_ends_its_response_is_left(
@@ -156,7 +162,7 @@ async def test_a_server_that_never_ends_its_response_is_left(
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ({"tools": [tool(f"t{n}") for n in range(100_000)]}, "longer than 4,194,304 bytes"),
+        *slow([({"tools": [tool(f"t{n}") for n in range(100_000)]}, "longer than 4,194,304 bytes")]),
         ({"tools": [tool(f"t{n}") for n in range(501)]}, "at most 500 tools with 524,288 bytes"),
         ({"tools": [{**tool("harm"), "description": "x" * 600_000}]}, "at most 500 tools with 524,288 bytes"),
         ({"tools": [], "nextCursor": "again"}, "more than 50 pages"),
@@ -181,18 +187,22 @@ async def test_a_list_of_tools_without_an_end_is_not_used(page: dict[str, Any], 
     [
         {**tool("x"), "name": "ha\nrm"},
         {**tool("x"), "name": "ha\u202erm"},
-        {**tool("x"), "name": "ha\x1b[2Jrm"},
-        {**tool("x"), "name": ""},
-        {**tool("x"), "name": "x" * 129},
-        {**tool("x"), "name": {"a": 1}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": 7}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/"}}}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": {"a\n": {}}}},
-        {"name": "x", "inputSchema": {"type": "object", "required": "a"}},
-        {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"anyOf": [7]}}}},
         {"name": "x", "inputSchema": {"type": "array"}},
+        {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/"}}}},
+        *slow(
+            [
+                {**tool("x"), "name": "ha\x1b[2Jrm"},
+                {**tool("x"), "name": ""},
+                {**tool("x"), "name": "x" * 129},
+                {**tool("x"), "name": {"a": 1}},
+                {"name": "x", "inputSchema": {"type": "object", "properties": 7}},
+                {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}},
+                {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}},
+                {"name": "x", "inputSchema": {"type": "object", "properties": {"a\n": {}}}},
+                {"name": "x", "inputSchema": {"type": "object", "required": "a"}},
+                {"name": "x", "inputSchema": {"type": "object", "properties": {"a": {"anyOf": [7]}}}},
+            ]
+        ),
     ],
 )
 async def test_a_tool_that_no_model_may_see_is_left_out_and_the_others_are_offered(given: dict[str, Any]) -> None:
@@ -275,9 +285,10 @@ async def test_capabilities_without_an_end_are_not_sent_to_clients() -> None:
     assert frame["mcp"]["servers"]["bad"]["capabilities"] is None
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, *slow([301, 303, 307, 308])])
 @pytest.mark.parametrize(
-    "to", ["http://127.0.0.1:{port}/mcp", "http://169.254.169.254/latest", "http://[::1]/", "file:///etc/passwd"]
+    "to",
+    ["http://127.0.0.1:{port}/mcp", "file:///etc/passwd", *slow(["http://169.254.169.254/latest", "http://[::1]/"])],
 )
 async def test_a_redirect_leads_nowhere(status: int, to: str) -> None:
     inner = RemoteServer()
@@ -346,11 +357,20 @@ PRIVATE = "http://169.254.169.254/latest/meta-data"
         ("Bearer", {"authorization_servers": ["file:///etc"]}, {}, "has no metadata"),
         ("Bearer", {"resource": PRIVATE}, {}, "says that it is another one"),
         ("Bearer", {}, {"issuer": PRIVATE}, "is of another server"),
-        ("Bearer", {}, {"registration_endpoint": PRIVATE}, "a host of a private network"),
         ("Bearer", {}, {"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint of .* is not a URL"),
-        ("Bearer", {}, {"authorization_endpoint": "http://a/" + "b" * 2048}, "authorization_endpoint of .* is not"),
         ("Bearer", {}, {"token_endpoint": "file:///etc/passwd"}, "token_endpoint of .* is not a URL"),
         (f'Bearer scope="{"a" * 5000}"', {}, {}, "scopes with more than 4096 characters"),
+        *slow(
+            [
+                ("Bearer", {}, {"registration_endpoint": PRIVATE}, "a host of a private network"),
+                (
+                    "Bearer",
+                    {},
+                    {"authorization_endpoint": "http://a/" + "b" * 2048},
+                    "authorization_endpoint of .* is not",
+                ),
+            ]
+        ),
     ],
 )
 async def test_metadata_of_a_sign_in_leads_nowhere(
@@ -392,7 +412,7 @@ BAD_QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("params", BAD_QUESTIONS)
+@pytest.mark.parametrize("params", [*BAD_QUESTIONS[2:4], *slow(BAD_QUESTIONS[:2] + BAD_QUESTIONS[4:])])
 async def test_a_question_that_no_person_should_see_is_cancelled(params: dict[str, Any]) -> None:
     answers: list[Any] = []
 
@@ -413,7 +433,7 @@ async def test_a_question_that_no_person_should_see_is_cancelled(params: dict[st
     [
         ({f"q{n}": {} for n in range(21)}, "asks 21 questions at once"),
         ({"q" * 300: {}}, "a key with more than 256 characters"),
-        ({}, "asked more than 100 times"),
+        *slow([({}, "asked more than 100 times")]),
     ],
 )
 async def test_questions_without_an_end_end_the_call(requests: dict[str, Any], why: str) -> None:
@@ -423,7 +443,7 @@ async def test_questions_without_an_end_end_the_call(requests: dict[str, Any], w
     assert why in told
 
 
-@pytest.mark.parametrize("id", [0, 999, True, 1.0, "1", None, [1]])
+@pytest.mark.parametrize("id", [0, None, *slow([True, 999, 1.0, "1", [1]])])
 async def test_a_response_with_the_id_of_another_request_is_no_answer(id: Any) -> None:
     async def harm(asked: Asked, writer: asyncio.StreamWriter) -> None:
         number = asked.message["id"]
@@ -440,7 +460,7 @@ async def test_a_response_with_the_id_of_another_request_is_no_answer(id: Any) -
     assert told == "right"
 
 
-@pytest.mark.parametrize("id", ["", "x" * 1025, 7, None])
+@pytest.mark.parametrize("id", ["x" * 1025, None, *slow(["", 7])])
 async def test_a_task_without_a_usable_id_ends_the_call(id: Any) -> None:
     task = {"resultType": "task", "taskId": id, "status": "working"}
     async with asyncio.timeout(patience()), served(app(), **LOCAL) as one:
@@ -463,7 +483,7 @@ async def test_a_task_is_looked_for_only_at_the_server_that_named_it() -> None:
     assert looked.params["taskId"] == id
 
 
-@pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create"])
+@pytest.mark.parametrize("method", ["elicitation/create", *slow(["sampling/createMessage"])])
 async def test_a_task_that_never_has_all_answers_ends_the_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setattr(tool_calls, "MOST_ROUNDS", 10)
     asks = {"method": method, "params": {"mode": "url", "message": "?", "url": "https://evil.example/"}}

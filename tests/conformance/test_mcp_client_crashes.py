@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.mcp_servers import Asked, RemoteServer, respond, said, tool
 from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
@@ -158,7 +159,7 @@ async def test_a_task_of_code_in_a_fiber_is_followed_again_after_a_crash() -> No
         assert hotel.begun == [{"city": "Bonn"}]
 
 
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("crashes", [True, *slow([False])])
 async def test_a_call_with_the_id_of_an_earlier_one_is_another_call(crashes: bool) -> None:
     hotel = Hotel()
 

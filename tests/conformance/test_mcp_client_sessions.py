@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.mcp_servers import Asked, RemoteServer, respond, said, tool
 from tests.conformance.served import Served, served
 from tests.conformance.worlds import until
@@ -118,7 +119,7 @@ async def test_a_question_beside_the_response_is_answered_by_a_person() -> None:
         assert inn.listening == 1
 
 
-@pytest.mark.parametrize("status", [404, 405, 401, 500, 302])
+@pytest.mark.parametrize("status", [405, 401, *slow([404, 500, 302])])
 async def test_a_server_that_offers_no_stream_is_used_without_it(status: int) -> None:
     inn = Inn(status=status)
     async with asyncio.timeout(patience()), served(App(agents=[SessionGuest]), **LOCAL) as one, inn.serving() as url:

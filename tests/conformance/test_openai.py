@@ -320,11 +320,33 @@ async def test_an_unknown_id_is_refused_in_the_form_of_the_api() -> None:
         other = {**said, "model": "open-ai-worker", "previous_response_id": first["id"]}
         assert await refused(one, **other) == (400, "invalid_value", "model")
         second = await create(one, **said, previous_response_id=first["id"])
-        branch = await refused(one, **said, previous_response_id=first["id"])
-        assert branch == (400, "previous_response_not_latest", "previous_response_id")
         assert second["status"] == "completed"
         assert (await one.site.http("/v1/nothing")).json()["error"]["code"] == "not_found"
         assert (await one.site.http("/v1/responses")).status == 405
+
+
+async def test_each_response_can_be_continued_more_than_once() -> None:
+    OpenAiTeller.model = ScriptedModel(text("well"))
+    async with openai() as one:
+
+        async def said(words: str, after: str | None = None) -> str:
+            more = {} if after is None else {"previous_response_id": after}
+            answer = await create(one, model="open-ai-teller", input=words, **more)
+            assert answer["status"] == "completed"
+            return answer["id"]
+
+        def asked() -> list[str]:
+            parts = [part for message in OpenAiTeller.model.asked[-1] for part in message.parts]
+            return [str(part.content) for part in parts if part.part_kind == "user-prompt"]
+
+        first = await said("hi")
+        second = await said("two", first)
+        other = await said("other", first)
+        assert asked() == ["hi", "other"]
+        await said("three", second)
+        assert asked() == ["hi", "two", "three"]
+        await said("more", other)
+        assert asked() == ["hi", "other", "more"]
 
 
 async def test_a_turn_that_fails_is_a_response_that_failed() -> None:

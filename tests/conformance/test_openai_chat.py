@@ -132,6 +132,11 @@ async def test_the_sequence_of_open_webui_is_one_conversation_and_its_title_anot
         third = [user("hi"), assistant("hello"), user("bushes?"), assistant("they do"), user("thanks")]
         await chat(one, *third, headers=CHAT)
         assert prompts(OpenAiChatter.model.asked[-1]) == ["hi", "bushes?", "thanks"]
+        back = [user("hi"), assistant("hello"), user("trees?"), assistant("they do"), user("why?")]
+        await chat(one, *back, headers=CHAT)  # the history of another branch
+        assert prompts(OpenAiChatter.model.asked[-1]) == ["hi", "trees?", "why?"]
+        await chat(one, *third, assistant("they do"), user("bye"), headers=CHAT)
+        assert prompts(OpenAiChatter.model.asked[-1]) == ["hi", "bushes?", "thanks", "bye"]
         wrong = [user("hi"), assistant("hello"), user("moss?"), assistant("no"), user("thanks")]
         assert await refused(one, *wrong, headers=CHAT) == (409, "history_mismatch")
 

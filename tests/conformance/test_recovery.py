@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import slow
 from tests.conformance.works import Bench, Worker, worker
 from tests.conformance.worlds import Run, until
 from tests.machine import patience
@@ -381,7 +382,7 @@ async def test_a_fiber_of_which_the_process_dies_is_given_up_after_five_deaths(r
 
 
 @pytest.mark.parametrize("progress", ["checkpoint", "step"])
-@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("depth", [3, *slow([0])])
 async def test_a_fiber_that_gets_further_is_recovered_as_if_for_the_first_time(
     run: Run, bench: Bench, depth: int, progress: str
 ) -> None:

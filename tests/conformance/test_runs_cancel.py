@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.chats import Talking, cancel, dones, say, text_of
 from tests.conformance.errands import (
     BOSS,
@@ -426,7 +427,7 @@ async def at_work(bench: Any, kind: str, model: Any) -> None:
 
 
 @pytest.mark.promise("A-194", "A-198")
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [3, *slow([1, 2])])
 @pytest.mark.parametrize("kind", ["helpers", "agents"])
 async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: str, depth: int) -> None:
     ours, theirs = ScriptedModel(DOWN, text("never")), held()
@@ -451,7 +452,7 @@ async def test_the_reason_of_a_cancelled_turn_reaches_every_run_below_it(kind: s
 
 
 @pytest.mark.promise("A-194", "A-198")
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [3, *slow([1, 2])])
 @pytest.mark.parametrize("kind", ["helpers", "agents"])
 async def test_the_reason_is_stored_with_the_tombstone_and_reaches_every_run_after_a_crash(
     kind: str, depth: int
@@ -476,7 +477,7 @@ async def test_the_reason_is_stored_with_the_tombstone_and_reaches_every_run_aft
 
 
 @pytest.mark.promise("A-194", "A-198")
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [3, *slow([1, 2])])
 async def test_the_reason_of_a_cancelled_run_reaches_every_run_below_it(depth: int) -> None:
     ours = ScriptedModel(DOWN, text("without it"))
     cls = caller(ours, below("agents", depth, None), base=ReportingCaller)
@@ -492,7 +493,7 @@ async def test_the_reason_of_a_cancelled_run_reaches_every_run_below_it(depth: i
 
 
 @pytest.mark.promise("A-198")
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [3, *slow([1, 2])])
 async def test_the_reason_reaches_runs_that_wait_for_a_person(depth: int) -> None:
     ours, theirs = ScriptedModel(DOWN, text("never")), ScriptedModel(call("pay", id="p1"), each=True)
     cls = caller(ours, below("helpers", depth, theirs), base=ReportingCaller)
@@ -517,7 +518,7 @@ async def asked(agent: Any) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [(REASON, REASON), ("x" * 10_000, "x" * 500), ("", "parent-interrupted"), (7, "parent-interrupted")],
+    [("x" * 10_000, "x" * 500), (7, "parent-interrupted"), *slow([(REASON, REASON), ("", "parent-interrupted")])],
 )
 async def test_a_client_may_give_a_reason_and_a_long_one_is_cut(reason: Any, shown: str) -> None:
     cls = caller(ScriptedModel(DOWN), below("helpers", 1, held()))

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.cases import slow
 from tests.conformance.chats import NONE, Talking, check_history, check_transcript, idle, resume, text_of
 from tests.conformance.chats import over as turns_over
 from tests.conformance.errands import (
@@ -693,7 +694,7 @@ async def one_more_turn(agent: Any, turns: int) -> None:
 
 
 @pytest.mark.promise("CF-127")
-@pytest.mark.parametrize("policy", ["queue", "latest", "merge", "drop", "debounce", "interrupt"])
+@pytest.mark.parametrize("policy", ["queue", "drop", "interrupt", *slow(["latest", "merge", "debounce"])])
 async def test_news_that_come_during_a_turn_wait_for_their_own_whatever_the_policy(policy: str) -> None:
     gate = asyncio.Event()
     ours = ScriptedModel(text("let me think", gate=gate), text("good news"))

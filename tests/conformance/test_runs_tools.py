@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import ModelRetry, RunContext, ToolOutput
+from tests.cases import slow
 from tests.conformance.chats import Talking, check_history, check_transcript, parts_of, text_of
 from tests.conformance.errands import (
     CALLER,
@@ -188,7 +189,7 @@ class Completing(ChatAgent):
 
 
 @pytest.mark.promise("A-174", "A-202")
-@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("is_listed", [False, *slow([True])])
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_an_output_function_ends_the_turn_with_what_it_returns(function: Any, is_listed: bool) -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="bread", pages=2))
@@ -209,7 +210,7 @@ async def test_an_output_function_ends_the_turn_with_what_it_returns(function: A
 
 
 @pytest.mark.promise("A-202")
-@pytest.mark.parametrize("output_type", [Finding, [Finding, str], plain])
+@pytest.mark.parametrize("output_type", [Finding, *slow([[Finding, str], plain])])
 async def test_after_turn_is_called_after_structured_output(output_type: Any) -> None:
     theirs = ScriptedModel(call("final_result", id="f1", title="bread", pages=2))
     ours = ScriptedModel(call("helper", id="c1", message="x"), text("thanks"))
@@ -374,7 +375,7 @@ NO_ANSWER = "Helper ended without an answer: the last message of the model has n
 
 
 @pytest.mark.promise("A-131", "A-132")
-@pytest.mark.parametrize("how", SILENT)
+@pytest.mark.parametrize("how", [*list(SILENT)[:2], *slow(list(SILENT)[2:])])
 async def test_a_helper_that_says_nothing_is_a_failed_tool_call_that_names_its_class(how: str) -> None:
     ours = ScriptedModel(call("helper", id="c1", message="help"), text("a pity"))
     async with working(caller(ours, theirs := SILENT[how]())) as (one, agent, _):
@@ -447,7 +448,7 @@ async def until_over(agent: Any, run: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("output_type", "value"), [(int, 0), (bool, False), (str | None, ""), (str | None, None), (list[str], [])]
+    ("output_type", "value"), [(int, 0), (str | None, None), *slow([(bool, False), (str | None, ""), (list[str], [])])]
 )
 async def test_a_falsy_value_of_an_output_type_is_an_answer(output_type: Any, value: Any) -> None:
     theirs = ScriptedModel(call("final_result", id="f1", response=value))

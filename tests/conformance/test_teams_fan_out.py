@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from tests.cases import slow
 from tests.conformance.errands import (
     CALLER,
     again,
@@ -383,7 +384,7 @@ async def test_a_fiber_that_is_cancelled_takes_its_branches_with_it_also_after_a
         assert ends([await over(agent, id) for id in ("x", "y")]) == [("cancelled", "caller-cancelled")] * 2
 
 
-@pytest.mark.parametrize("way", ["gather", "race", "map", "run_agent"])
+@pytest.mark.parametrize("way", ["gather", "race", *slow(["map", "run_agent"])])
 async def test_a_fiber_that_is_over_before_it_began_again_after_a_crash_takes_its_branches_with_it(
     way: str, level: str
 ) -> None:

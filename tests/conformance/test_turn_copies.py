@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 from pydantic_ai.exceptions import ModelOverloadedError
 from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel
+from tests.cases import slow
 from tests.conformance import copied_agents as agents
 from tests.conformance.chats import done, say, tool_result
 from tests.conformance.copied_agents import (
+    CopyChief,
     CopyCook,
     CopyCounter,
     CopyDesk,
     CopyHasty,
     CopyKeeper,
     CopyPupil,
+    CopyScout,
     CopyShort,
     CopyWarehouse,
 )
@@ -30,7 +33,7 @@ from tests.conformance.serving import serving
 from tests.loops import play
 from tests.unit.admin_requests import ask
 
-from sapwood import App, ChatAgent, Turn
+from sapwood import App, ChatAgent, Turn, tool
 from sapwood.address import Address
 from sapwood.errors import InvalidArguments, NotFound
 from sapwood.testing import ScriptedModel, World, call, calls, fails, running, text
@@ -54,9 +57,11 @@ async def talking(
         yield world, await world.get_agent(cls, "main"), model
 
 
-async def copied(world: World, turn: Turn[Any] | str, cls: str = "CopyDesk") -> str:
+async def copied(world: World, turn: Turn[Any] | str, cls: str = "CopyDesk", **more: Any) -> str:
     address = cls if ":" in cls else f"{cls}:main"
-    return (await ask(world, "record", address=address, turn=turn if isinstance(turn, str) else turn.id))["text"]
+    return (await ask(world, "record", address=address, turn=turn if isinstance(turn, str) else turn.id, **more))[
+        "text"
+    ]
 
 
 async def sent(*lines: Any, message: Any = "How long is the Nile?", **more: Any) -> str:
@@ -163,6 +168,70 @@ async def a_sub_agent() -> str:
 @scene
 async def a_nested_sub_agent() -> str:
     return await sent(call("copy_guide", message="Nile", id="c1"), text("6650 km, I hear."))
+
+
+@scene
+async def three_levels_of_sub_agents() -> str:
+    chief = ScriptedModel(call("copy_desk", message="How long is the Nile?", id="c1"), text("Ask about 6650 km."))
+    asks = calls(call("copy_guide", message="Nile", id="c1"), call("look", about="Nile", id="c2"))
+    desk = ScriptedModel(asks, text("The guide says so."))
+    async with running(App(agents=[CopyChief]), models={CopyChief: chief, CopyDesk: desk}) as world:
+        found = await copied(world, await (await world.get_agent(CopyChief, "main")).send("Ask."), "CopyChief")
+    below = "CopyChief:main/CopyDesk:agent-tool%3Ac1/CopyGuide:agent-tool%3Ac1/CopyScout:agent-tool%3Ag1"
+    assert f'"{below}": copy_scout_model,' in found
+    assert 'run=["copy_desk"]' in found
+    return found
+
+
+@scene
+async def sub_agents_of_one_class_at_once() -> str:
+    async def echo(messages: Any, info: Any) -> AsyncIterator[Any]:
+        yield f"{messages[0].parts[0].content} is long"
+
+    both = calls(call("copy_scout", message="Nile", id="c1"), call("copy_scout", message="Rhine", id="c2"))
+    desk = ScriptedModel(both, text("Both are long."))
+    models = {CopyDesk: desk, CopyScout: FunctionModel(stream_function=echo)}
+    async with running(App(agents=[CopyDesk]), models=models) as world:
+        found = await copied(world, await (await world.get_agent(CopyDesk, "main")).send("How long are they?"))
+    assert 'copy_scout_2_model = ScriptedModel(text("Rhine is long"))' in found
+    return found
+
+
+@scene
+async def a_persistent_child_that_the_model_waits_for() -> str:
+    chief = ScriptedModel(
+        call("spawn_agent", agent="guide", name="g", message="Nile", id="c1"),
+        call("list_children", id="c2"),
+        text("6650 km, I hear."),
+    )
+    async with running(App(agents=[CopyChief]), models={CopyChief: chief}) as world:
+        found = await copied(world, await (await world.get_agent(CopyChief, "main")).send("Ask."), "CopyChief")
+    assert 'run=["spawn_agent"]' in found
+    assert '"CopyChief:main/CopyGuide:g/CopyScout:agent-tool%3Ag1": copy_scout_model' in found
+    return found
+
+
+@scene
+async def a_sub_agent_that_is_deleted_since() -> str:
+    async with talking(call("copy_scout", message="Nile", id="c1"), text("Far.")) as (world, agent, _):
+        turn = await agent.send("Where?")
+        scout = "CopyDesk:main/CopyScout:agent-tool%3Ac1"
+        await ask(world, "destroy", address=scout, name="agent-tool:c1")
+        found = await copied(world, turn)
+    assert f"Not copied: the work of {scout}, of which only the result is known" in found
+    return found
+
+
+@scene
+async def tools_that_run() -> str:
+    made = calls(call("look", about="Nile", id="c1"), call("pay", amount=3, id="c2"))
+    again = calls(call("doubt", river="Nil", id="c3"), call("fail", why="no map", id="c4"))
+    async with talking(made, again, text("It is long.")) as (world, agent, _):
+        turn = await agent.send("Look.")
+        await agent.questions.approve("c2")
+        found = await copied(world, await agent.turns.wait(turn.id), run_tools=True)
+    assert 'run=["look", "doubt", "fail"]' in found
+    return found
 
 
 @scene
@@ -287,7 +356,7 @@ async def a_compaction_since() -> str:
             await agent.send("Say more.")
             await world.settled()
         found = await copied(world, turn, "CopyShort")
-    assert "compacted since" in found
+    assert "compacted since" not in found  # what a summary replaces stays stored
     return found
 
 
@@ -480,6 +549,18 @@ async def no_records() -> str:
         return await sent(call("look", about="x", id="c1"), fails(RuntimeError("out of order")))
 
 
+USUAL = (
+    "several_steps",
+    "parallel_tools",
+    "an_approval",
+    "a_nested_sub_agent",
+    "a_model_that_fails",
+    "hostile_names",
+    "a_secret",
+)
+"""What `just check` copies; `.ci/run` copies all."""
+
+
 def changed(source: str, most: int) -> list[str]:
     """Return a test once for each of the last texts of its model, with another word in it."""
     count = len(list(_texts(ast.parse(source))))
@@ -494,11 +575,15 @@ def changed(source: str, most: int) -> list[str]:
 
 def _texts(tree: ast.Module) -> list[ast.Constant]:
     """Return the texts of a model: what it says, the tools it calls, and the arguments; no ids."""
-    (script,) = [
+    scripts = [
         node.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "model"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("model")
     ]
+    return [text for script in scripts for text in _texts_of(script)]
+
+
+def _texts_of(script: ast.expr) -> list[ast.Constant]:
     ids = {id(one.value) for one in ast.walk(script) if isinstance(one, ast.keyword) and one.arg == "id"}
     ids |= {id(one) for node in ast.walk(script) if isinstance(node, ast.Dict) for one in node.keys}
     errors = [
@@ -555,7 +640,7 @@ def run(folder: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     return outcomes
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", [*USUAL, *slow(name for name in SCENES if name not in USUAL)])
 def test_a_copy_passes_and_fails_with_another_word(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, tmp_path, monkeypatch, most=1)
 
@@ -577,6 +662,22 @@ def check(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, most: int
     assert not same or outcomes.passed.get("test_same")
     assert [name for name in others if outcomes.passed.get(Path(name).stem, True)] == []
     assert others or name == "cancelled_before_a_word"
+
+
+async def test_a_copy_fails_if_a_tool_that_runs_returns_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = await tools_that_run()
+    names: dict[str, Any] = {}
+    exec(source, names)  # noqa: S102 - it is a test
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    await test()
+
+    async def look(self: Any, about: str) -> dict[str, Any]:
+        """Look something up."""
+        return {"about": about, "km": 6651}
+
+    monkeypatch.setattr(CopyDesk, "look", tool(look))
+    with pytest.raises(AssertionError, match=r"look with the id 'c1' returned .*6651.*; recorded is .*6650"):
+        await test()
 
 
 async def test_what_cannot_be_copied_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -66,3 +67,17 @@ def test_every_template_of_new_is_in_the_reference_and_nothing_else_is() -> None
     described = re.findall(r"^- `([\w-]+)`: (.*)$", SECTIONS["new"], flags=re.MULTILINE)
 
     assert described == [(name, about.what) for name, about in TEMPLATES.items()]
+
+
+def test_the_reference_names_each_command_that_needs_no_server() -> None:
+    (told,) = re.findall(r"^Without a running server, (.*?)\n\n", PAGE, flags=re.MULTILINE | re.DOTALL)
+    named = {name for name in re.findall(r"`([^`]+)`", told) if not name.startswith("--")}
+
+    works = {
+        name
+        for name, command in COMMANDS.items()
+        if command.default_command is not None
+        and re.search(r"remote\.(answer_of|ask_or_open|rows)\(", inspect.getsource(command.default_command))
+    }
+
+    assert named == works | {"tree", "verify", "dead-letters", "sql", "destroy"}  # these ask in functions of their own

@@ -85,6 +85,15 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["completed: You asked small-model: Are you there?"],
         ["completed: You asked small-model: Are you there?"],
     ),
+    "compare.py": (
+        [
+            "2 of 2 agents differ\nonly in the second: Course:cakes\nMenu state changed /title\n",
+            "    The menu of monday -> The menu of tuesday\nCourse:soups table changed",
+            "{'cents': 500} -> {'cents': 550}\n",
+            "the same agent: no differences",
+        ],
+        ["2 of 2 agents differ\nonly in the second: Course:cakes", "the same agent: no differences"],
+    ),
     "front_desk.py": (
         ['to approve: book {"nights":2}', "Room 12 is yours for 2 nights.", "response.completed"],
         ['to approve: book {"nights":2}', "Room 12 is yours for 2 nights.", "response.completed"],
@@ -179,6 +188,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["wishes in the hall: 4"],
     ),
     "tailor.py": (["Which color? green, gray\nThe coat will be green."], ["The coat will be green."]),
+    "guide.py": (
+        ["Rome. (4 messages)", "* Plan a trip to Oslo. (2 messages)", "in Oslo: A cabin", "in another branch: A hotel"],
+        ["Rome. (4 messages)", "* Plan a trip to Oslo. (2 messages)", "in Oslo: A cabin", "in another branch: A hotel"],
+    ),
     "inbox.py": (["notes in shopping: 1"], ["notes in shopping: 2"]),
     "kitchen.py": (
         [
@@ -199,6 +212,10 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
             "few: True",
             "host: completed, skipped, skipped, skipped, completed",
         ],
+    ),
+    "erasure.py": (
+        ["notes: 1\nagents: 1 of a subtree: True\nnotes: 2\nabout ann: True remains: []"],
+        ["notes: 1\nagents: 1 of a subtree: True\nnotes: 2\nabout ann: True remains: []"],
     ),
     "ledger.py": (
         ["visits: 1", "balance: 250", "after the restore: 250"],
@@ -348,6 +365,20 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
     ),
+    "manuscript.py": (
+        ["drafts: {'first draft'}", "last line: They met."],
+        ["drafts: {'first draft'}", "last line: They met."],
+    ),
+    "what_if.py": (
+        [
+            "the original: ['Rome']",
+            "the fork: ['Rome', 'Oslo']",
+            "held in the fork: 1",
+            "ann: ['Rome']",
+            "moved: ['Bern']",
+        ],
+        ["the original: ['Rome', 'Rome']", "held in the fork: 1", "moved: ['Bern']"],
+    ),
 }
 """What each program prints among other things, when it is run first and when it is run again."""
 
@@ -368,7 +399,7 @@ def code_of(file: str) -> str:
 def test_every_example_is_run_here() -> None:
     programs = {file.name for file in EXAMPLES.glob("*.py") if not file.name.startswith("test_")}
 
-    assert programs == {*SAID, "endless.py", "importing.py"}
+    assert programs == {*SAID, "endless.py", "importing.py", "rivers.py", "river_evals.py"}
 
 
 COSTLY = frozenset(
@@ -424,6 +455,8 @@ SHOWN = {
     "tutorial/state.md": ["todo.py", "todo.py", "todo_v2.py"],
     "tutorial/children.md": ["newsroom.py"],
     "tutorial/errors.md": ["bank.py"],
+    "how-to/branches.md": ["guide.py"],
+    "how-to/forks.md": ["what_if.py"],
     "tutorial/later.md": ["library.py"],
     "tutorial/chat.md": ["bakery.py"],
     "tutorial/agents-as-tools.md": ["paper.py"],

@@ -15,6 +15,7 @@ import sapwood
 import sapwood.auth
 import sapwood.client
 import sapwood.drivers.temporal
+import sapwood.evals
 import sapwood.protocols
 import sapwood.remote
 import sapwood.sandbox
@@ -77,15 +78,26 @@ PUBLIC_NAMES = [
 
 TYPES_NAMES = [
     "Address",
+    "AgentDiff",
+    "BeforeTurn",
+    "Change",
+    "ConversationBranch",
     "DeadLetter",
     "Durability",
+    "ErasedPlace",
+    "ErasureReceipt",
     "Event",
     "Fiber",
     "File",
+    "Fork",
+    "ForkOrigin",
+    "HeldWork",
     "KeepAlive",
     "LimitWarning",
     "McpServer",
     "McpTool",
+    "Moment",
+    "PartDiff",
     "PathSegment",
     "QueuedCall",
     "Rows",
@@ -95,6 +107,7 @@ TYPES_NAMES = [
     "SubAgent",
     "SubAgentStatus",
     "Subtree",
+    "TreeDiff",
     "Usage",
 ]
 """What `sapwood.types` exports; each stands on the page of its subject."""
@@ -167,6 +180,9 @@ TESTING_NAMES = [
     "text",
 ]
 """What `sapwood.testing` exports."""
+
+EVALS_NAMES = ["TurnNotCompleted", "TurnTask", "turn_task"]
+"""What `sapwood.evals` exports."""
 
 
 API_PAGES = sorted(page.name for page in (ROOT / "docs/reference/api").glob("*.md"))
@@ -249,6 +265,7 @@ def test_the_public_names_are_the_ones_we_decided_on() -> None:
     assert sorted(sapwood.studio.__all__) == sorted(STUDIO_NAMES)
     assert sorted(sapwood.sandbox.__all__) == sorted(SANDBOX_NAMES)
     assert sorted(sapwood.testing.__all__) == sorted(TESTING_NAMES)
+    assert sorted(sapwood.evals.__all__) == sorted(EVALS_NAMES)
 
 
 def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
@@ -260,6 +277,7 @@ def test_every_public_name_is_in_the_reference_and_nothing_else_is() -> None:
     assert last_names(shown.pop("sapwood.protocols")) == sorted(PROTOCOL_NAMES)
     assert last_names(shown.pop("sapwood.studio")) == sorted(STUDIO_NAMES)
     assert last_names(shown.pop("sapwood.testing")) == sorted(TESTING_NAMES)
+    assert last_names(shown.pop("sapwood.evals")) == sorted(EVALS_NAMES)
     assert set(last_names(shown.pop("sapwood.errors"))) <= {cls.__name__ for cls in kinds_of_error()}.difference(
         PUBLIC_NAMES
     )
@@ -309,6 +327,7 @@ def test_the_reference_shows_the_very_objects_that_are_exported() -> None:
     exported |= {name: getattr(sapwood.studio, name) for name in STUDIO_NAMES}
     exported |= {name: getattr(sapwood.sandbox, name) for name in SANDBOX_NAMES}
     exported |= {name: getattr(sapwood.testing, name) for name in TESTING_NAMES}
+    exported |= {name: getattr(sapwood.evals, name) for name in EVALS_NAMES}
 
     shown_in = [*api_by_module().values(), *documented("sandbox.md").values()]
     for path in (path for paths in shown_in for path in paths):

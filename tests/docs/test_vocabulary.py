@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from tests.sources import parsed, statements
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = REPOSITORY / "src/sapwood"
 REMEDIES = {
@@ -85,10 +87,10 @@ def names_something_public(statement: ast.stmt) -> bool:
 
 def in_source(text: str, *, public: bool = True) -> Iterator[Finding]:
     """Yield the refused words in the error messages of a module and, if it is public, in its docstrings."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     strings = [
         string
-        for statement in ast.walk(tree)
+        for statement in statements(tree)
         if isinstance(statement, ast.Raise)
         for string in ast.walk(statement)
         if isinstance(string, ast.Constant) and isinstance(string.value, str)

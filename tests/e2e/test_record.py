@@ -21,6 +21,7 @@ from sapwood.testing import running
 from sapwood.testing import world as world_module
 
 BAKERY = Path(__file__).parents[2] / "examples/bakery.py"
+RIVERS = BAKERY.with_name("rivers.py")
 
 
 def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -81,3 +82,25 @@ def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
     assert "from app import Bakery  # without the running app it is not known" in offline
     file.write_text(file.read_text().replace('bread="rye"', 'bread="wheat"', 1))
     assert pytest_of(tmp_path).stdout.splitlines()[-1].startswith("1 failed")
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_turn_with_a_sub_agent_becomes_a_test_that_fails_if_a_tool_returns_another_result(tmp_path: Path) -> None:
+    shutil.copy(RIVERS, tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\npythonpath = .\n")
+    (tmp_path / "tests/conftest.py").write_text(f"from sapwood.testing import world\n\nworld.SLOW = {PATIENCE}\n")
+    with serving(tmp_path, "serve", "rivers:app") as server:
+        turn = json.loads(said_by(tmp_path, "call", "Desk:main", "send", '"How long is the Nile?"'))["id"]
+        sapwood(tmp_path, "record", "Desk:main", turn, "--run-tools", "--out", "tests")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(PATIENCE)
+
+    found = pytest_of(tmp_path)
+    assert found.stdout.splitlines()[-1].startswith("1 passed"), found.stdout + found.stderr
+    program = tmp_path / "rivers.py"
+    program.write_text(program.read_text().replace("Nile 6650", "Nile 6651"))
+    found = pytest_of(tmp_path)
+    assert "length with the id 'c1' returned 6651; recorded is 6650." in found.stdout
+    assert found.stdout.splitlines()[-1].startswith("1 failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ class Left:
     chunks: dict[int, list[tuple[int, str]]] = field(default_factory=dict[int, list[tuple[int, str]]])
     """What each turn has streamed: numbers and chunks, in the order they are stored in."""
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Those of all branches."""
+    tree: list[tuple[int, int | None, int]] = field(default_factory=list[tuple[int, int | None, int]])
+    """Of each message its position, that of the message before it, and 1 on the active path."""
+    model_said: list[tuple[str, ModelMessage]] = field(default_factory=list[tuple[str, ModelMessage]])
+    """What was said to the model or by it, in all branches and before any summary, each with its message."""
     history: list[tuple[str, ModelMessage]] = field(default_factory=list[tuple[str, ModelMessage]])
     """What the model sees, each with the message it is part of."""
     fibers: Counter[int] = field(default_factory=Counter[int])
@@ -71,6 +77,7 @@ class Left:
         parts = [part["toolCallId"] for message in self.messages for part in message["parts"] if "toolCallId" in part]
         if len(set(parts)) < len(parts):
             found.append("a tool call is there twice")
+        found += self._broken_tree()
         running, queued = self.of_status("running"), self.of_status("queued")
         if len(running) > 1 or len(self.of_status("waiting")) > 1:
             found.append(f"{len(running)} turns run, {len(self.of_status('waiting'))} wait")
@@ -88,6 +95,19 @@ class Left:
                 found.append(f"{row.id} has asked the model {row.steps} times, and used {row.usage}")
         found += self.records.problems() + self.records.of_turns(self.turns, self.calls)
         return [f"{self.place}: {problem}" for problem in found]
+
+    def _broken_tree(self) -> list[str]:
+        """Return what is wrong with the branches: each message follows an older one, and one path is active."""
+        found: list[str] = []
+        positions, last = set[int](), None
+        for position, parent, is_active in self.tree:
+            if parent is not None and parent not in positions:
+                found.append(f"the message at {position} follows {parent}, which is not there")
+            if is_active and parent != last:
+                found.append(f"the message at {position} is active and follows {parent}, and the path is at {last}")
+            positions.add(position)
+            last = position if is_active else last
+        return found
 
 
 def requests_of(row: TurnRow) -> int:
@@ -130,11 +150,16 @@ def _read(database: apsw.Connection, left: Left) -> None:
         ):
             for at, chunk in enumerate(msgspec.json.decode(body, type=list[msgspec.Raw])):
                 left.chunks.setdefault(turn, []).append((first + at, bytes(chunk).decode()))
-        bodies = database.execute("SELECT body FROM sapwood_messages ORDER BY position")
-        left.messages = [msgspec.json.decode(body) for (body,) in bodies]
-        rows = list(database.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position"))
-        seen = ModelMessagesTypeAdapter.validate_json(f"[{','.join(str(body) for _, body in rows)}]")
-        left.history = [(str(id), message) for (id, _), message in zip(rows, seen, strict=True)]
+        for position, parent, is_active, body in database.execute(
+            "SELECT position, parent, is_active, body FROM sapwood_messages ORDER BY position"
+        ):
+            left.messages.append(msgspec.json.decode(body))
+            left.tree.append((position, parent, is_active))
+        columns = "SELECT message, body FROM sapwood_model_messages"
+        left.history = _model_messages(
+            database.execute(f"{columns} WHERE is_active = 1 ORDER BY coalesce(place, position)")
+        )
+        left.model_said = _model_messages(database.execute(f"{columns} WHERE replaces IS NULL ORDER BY position"))
     if has(database, "sapwood_fibers"):
         for name, arguments in database.execute("SELECT method, arguments FROM sapwood_fibers"):
             if name == "_sapwood_drive_turn":
@@ -144,3 +169,9 @@ def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "runs"):
         left.runs.update(str(key) for (key,) in database.execute("SELECT key FROM runs"))
         left.ends.update(str(turn) for (turn,) in database.execute("SELECT turn FROM ends"))
+
+
+def _model_messages(rows: Iterable[Any]) -> list[tuple[str, ModelMessage]]:
+    found = list(rows)
+    messages = ModelMessagesTypeAdapter.validate_json(f"[{','.join(str(body) for _, body in found)}]")
+    return [(str(id), message) for (id, _), message in zip(found, messages, strict=True)]

@@ -151,8 +151,6 @@ class Model:
         self._tabs[tab] = Tab(place)
 
     def _said(self, tab: str | None, place: str, request: str | None, messages: list[str]) -> None:
-        if not messages:
-            self._ever["once more"].add(place)
         self._said_at[place].update(messages)
         if request is not None:
             self._requests[request] = (place, messages)
@@ -386,13 +384,14 @@ class Model:
 
     def _check_answer(self, left: Left, row: TurnRow) -> None:
         """What was used and what was said is what the conversation has."""
-        if self._is_shortened(left.place) or left.place in self._ever["cleared"] | self._ever["once more"]:
+        if left.place in self._ever["cleared"]:
             return
-        said = [one for id, one in left.history if id == row.message and one.kind == "response"]
+        said = [one for id, one in left.model_said if id == row.message and one.kind == "response"]
         whole = [one for one in said if one.state != "interrupted"]
         used = json.loads(row.usage).get("made-up", {})
         tokens, asked = sum(one.usage.output_tokens for one in whole), self._asks[left.place, row.id]
-        if len(whole) != row.steps or used.get("output_tokens", 0) < tokens or requests_of(row) > asked:
+        is_more = requests_of(row) > asked and not self._is_shortened(left.place)  # there, summaries are requests too
+        if len(whole) != row.steps or used.get("output_tokens", 0) < tokens or is_more:
             times = f"{asked} requests, {len(whole)} answers with {tokens} tokens"
             self._problem(f"{left.place}: {row.id} has {times}, {row.steps} steps and used {row.usage}")
         shown = next((one for one in left.messages if one["id"] == row.message), {"parts": []})
@@ -429,15 +428,13 @@ class Model:
             stored = next((one for one in left.messages if one["id"] == row.message), None)
             if shown.message is None or row.status not in ENDED or _is_open(shown.message):
                 continue
-            if stored is None and place in self._ever["once more"]:
-                continue
             if stored is None or stored["parts"] != shown.message["parts"]:
                 self._problem(f"{place}: {turn} was shown as {shown.message}, and is stored as {stored}")
 
     def _check_kept(self, left: Left, row: TurnRow, messages: list[str], said: list[str]) -> None:
         dropped = row.status == "cancelled" or (row.status == "skipped" and _policy(left.place) == "Dropped")
         others = [one for one in left.turns if one.number > row.number and one.status == "cancelled"]
-        if dropped or (row.status == "skipped" and others) or left.place in self._ever["once more"]:
+        if dropped or (row.status == "skipped" and others):
             return
         for message in messages:
             if said.count(message) != 1:

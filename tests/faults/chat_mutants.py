@@ -8,12 +8,13 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 from tests.faults import span_mutants
 
+from sapwood.chat.store import partial_answers
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.stream import ChatStream
 from sapwood.chat.store.transcript import Transcript
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.store.turns import CallJournal, TurnsTable
-from sapwood.chat.turn.finish import TurnFinish
+from sapwood.chat.turn import finish
 from sapwood.chat.turn.intake import Intake
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox, Sink
@@ -122,10 +123,10 @@ def counted_apart() -> None:
 def no_returns() -> None:
     """What a turn had called when it was broken off is left as it is."""
 
-    def return_calls(self: TurnFinish, row: TurnRow, otherwise: str) -> None:
+    def return_calls(*_: object) -> None:
         pass
 
-    TurnFinish._return_calls = return_calls
+    partial_answers.return_calls = finish.return_calls = return_calls
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -40,6 +40,12 @@ ONCE = ("once", "quick", "careful", "far", "poor")
 """Tools that may not be called again when nobody knows whether they were."""
 IDEMPOTENT = ("again", "far_again")
 NAMES = (*ONCE, *IDEMPOTENT)
+REFUSALS = (
+    "There is no turn to continue.",
+    "The turn was cleared.",
+    "The conversation has a ",
+    "There is no message ",  # it was cleared since
+)
 
 WORLD = World()
 
@@ -403,6 +409,7 @@ class Person:
             self.decide: 4,
             self.clear: 1,
             self.go_on: 1,
+            self.switch: 2,
             self.sleep: 3,
             self.pause: 3,
         }
@@ -417,7 +424,7 @@ class Person:
                 if "sleep" not in str(error):
                     WORLD.note("e", f"{act.__name__}: {error!r}")
             except Refused as error:
-                if str(error) not in ("There is no turn to continue.", "The turn was cleared."):
+                if not str(error).startswith(REFUSALS):
                     WORLD.note("e", f"{act.__name__}: {error!r}")
             except Exception as error:  # noqa: BLE001 - whatever it is, it is to be reported
                 WORLD.note("e", f"{act.__name__}: {error!r}{getattr(error, 'remote_traceback', '')}")
@@ -432,7 +439,7 @@ class Person:
         if self._random.random() < 0.5:
             await tab.resume()
         for _ in range(self._random.randint(1, 3)):
-            id = tab.speak(regenerate=self._random.random() < 0.05)
+            id = tab.speak(regenerate=self._random.random() < 0.1)
             if self._random.random() < 0.25:
                 continue
             await tab.until_done(id, self._random.choice((0.02, 0.1, 0.5)))
@@ -505,6 +512,12 @@ class Person:
         if not await agent.open_turns() and await agent.conversation.messages():
             WORLD.note("g", str(address_of(place)))
             await agent.turns.continue_last()
+
+    async def switch(self, place: Place) -> None:
+        """Continue in another branch."""
+        agent = await place.agent(self._app)
+        if found := await agent.conversation.branches():
+            await agent.conversation.switch(self._random.choice(found).message_id)
 
     async def sleep(self, place: Place) -> None:
         self._app.node.sleep()

@@ -195,9 +195,10 @@ def _read(database: apsw.Connection, left: Left) -> None:
     if has(database, "sapwood_turns"):
         left.turns = [Turn(*row) for row in database.execute(ALL_TURNS + "ORDER BY number")]
         left.calls = [ToolCall(*row) for row in database.execute(ALL_CALLS)]
-        bodies = database.execute("SELECT body FROM sapwood_messages ORDER BY position")
+        bodies = database.execute("SELECT body FROM sapwood_messages WHERE is_active = 1 ORDER BY position")
         left.messages = [msgspec.json.decode(body) for (body,) in bodies]
-        rows = list(database.execute("SELECT body FROM sapwood_model_messages ORDER BY position"))
+        seen = "SELECT body FROM sapwood_model_messages WHERE is_active = 1 ORDER BY coalesce(place, position)"
+        rows = list(database.execute(seen))
         left.history = ModelMessagesTypeAdapter.validate_json(f"[{','.join(str(body) for (body,) in rows)}]")
     if has(database, "sapwood_spending"):
         columns = "path, run, requests, input_tokens, output_tokens, nanodollars, unpriced"

@@ -389,14 +389,14 @@ MUTANTS = [
         "A-30",
         (
             "kernel/trees/tree.py",
-            "        if actor is not None:\n            self.drop(actor, error)\n\n    def forget_aborts",
+            "        if actor is not None:\n            self.drop(actor, error)\n\n    def vacuum",
             (
                 "        if actor is not None:\n"
                 "            below = dict(actor.children)\n"
                 "            actor.children.clear()\n"
                 "            self.drop(actor, error)\n"
                 "            actor.children.update(below)\n\n"
-                "    def forget_aborts"
+                "    def vacuum"
             ),
         ),
         tests=("test_abort.py::test_an_abort_reaches_every_level_below",),
@@ -515,7 +515,11 @@ MUTANTS = [
     mutant(
         "a caller that is created again has the keys of the deleted one",
         "B-3",
-        ("kernel/actors/idempotency.py", 'f"{caller.actor.address} {caller.actor.stem}"', 'f"{caller.actor.address}"'),
+        (
+            "kernel/actors/idempotency.py",
+            'f"{caller.actor.birthplace} {caller.actor.stem}"',
+            'f"{caller.actor.birthplace}"',
+        ),
         tests=("test_call_options.py::test_a_caller_that_was_deleted_and_created_again_has_new_keys",),
     ),
     mutant(

@@ -405,6 +405,39 @@ async function edited(name) {
   whole("answer", messages[1], 7);
 }
 
+async function branched(name) {
+  const ann = await open("ann", name);
+  const bob = await open("bob", name);
+  await say(ann, "say 10 5");
+  const [question, first] = await agree("before", ann, bob);
+  await asks(ann, (chat) => chat.regenerate());
+  await agree("another answer", ann, bob);
+  await asks(bob, (chat) => chat.regenerate());
+  const [, third] = await agree("a third one", ann, bob);
+  const answers = await ann.agent.call("branches");
+  expect("three answers are siblings", answers.map(({ after, is_active }) => [after === question.id, is_active]), [[true, false], [true, false], [true, true]]);
+  await ann.agent.call("switch", [first.id]);
+  const switched = await agree("switched", ann, bob);
+  expect("the first answer is shown", switched[1], first);
+  await say(bob, "say 5 5");
+  const more = await agree("continued", ann, bob);
+  expect("it follows the first answer", [roles(more), more[1].id], ["uaua", first.id]);
+  await asks(ann, (chat) => chat.sendMessage({ text: "say 7 5", messageId: more[2].id }));
+  const edited = await agree("edited", ann, bob);
+  expect("the edit is shown", [roles(edited), texts(edited[2])], ["uaua", "say 7 5"]);
+  bob.close();
+  const again = await open("bob again", name);
+  expect("a tab that connects later sees the same", plain(again.chat.messages), edited);
+  const old = (await ann.agent.call("branches")).find(({ text }) => text === "say 5 5");
+  await again.agent.call("switch", [old.message_id]);
+  const back = await agree("back", ann, again);
+  expect("the old message is shown", [texts(back[2]), back[3]], ["say 5 5", more[3]]);
+  await ann.agent.call("switch", [third.id]);
+  await asks(again, (chat) => chat.regenerate());
+  const last = await agree("a fourth answer", ann, again);
+  expect("it is another answer", [roles(last), [first.id, third.id].includes(last[1].id)], ["ua", false]);
+}
+
 /** Have a tab say something that the server hears only when the turn is over and all messages were told. */
 async function crossed(name, by) {
   const ann = await open("ann", name);
@@ -831,7 +864,7 @@ const ALONE = {
 const TOGETHER = {
   ...{ send, two_tabs, reload, reload_at_once, reload_between_steps, dropped, long, burst, server_started },
   ...{ stalled, stalled_after_client_tool, stalled_and_late, stalled_after_client_tool_and_late, failed_and_late },
-  ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited, crossed, crossed_with_clear },
+  ...{ stop, stop_by_another, clear, clear_midway, regenerate, edited, branched, crossed, crossed_with_clear },
   ...{ client_tool, client_tools, client_tools_by_hand, client_tool_after_client_tool, client_tool_fails },
   ...{ client_tool_reloaded, approved, approved_and_asked_late, denied, approved_and_denied, unanswered },
   ...{ error, error_while_away, queue, latest, merge, drop, debounce, interrupt },

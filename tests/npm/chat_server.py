@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from sapwood import App, ChatAgent, Refused, Turn, expose, tool
 from sapwood.testing import ScriptedModel, call, calls, fails, text
 from sapwood.testing.script_lines import Line
+from sapwood.types import ConversationBranch
 
 LIFE = f"[life {os.getpid()}]"
 """What every answer begins with: after a crash, no word of the old process may be left."""
@@ -157,6 +158,16 @@ class Chat(Watched):
     async def delete(self, what: str) -> str:
         """Delete something."""
         return f"{what} is gone"
+
+    @expose
+    async def branches(self) -> list[ConversationBranch]:
+        """Return the branches of the conversation."""
+        return await self.conversation.branches()
+
+    @expose
+    async def switch(self, message: str) -> bool:
+        """Continue in another branch."""
+        return await self.conversation.switch(message)
 
     @expose
     async def remind(self, what: str) -> None:

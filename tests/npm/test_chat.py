@@ -42,6 +42,9 @@ def talks(request: pytest.FixtureRequest, home: Path, work: Path, tmp_path_facto
         server.end(signal.SIGTERM)
 
 
+SHOWN = "SELECT body FROM sapwood_messages WHERE is_active = 1 ORDER BY position"
+
+
 def test_every_tab_shows_what_is_stored_and_nothing_twice(talks: Talks) -> None:
     failures = failures_of(talks.scenarios)
 
@@ -53,13 +56,15 @@ def test_what_the_tabs_were_told_is_what_is_in_the_database(talks: Talks) -> Non
 
     for scenario in talks.scenarios.values():
         told = scenario["stored"]
-        kept = rows(databases[f"{told['agent']}:{told['name']}"], "SELECT body FROM sapwood_messages ORDER BY position")
+        kept = rows(databases[f"{told['agent']}:{told['name']}"], SHOWN)
         assert [json.loads(body) for (body,) in kept] == told["messages"]
 
 
 def test_the_model_remembers_the_same_text_as_the_tabs_show(talks: Talks) -> None:
     databases = {path.parent.joinpath("address").read_text().strip(): path for path in talks.data.rglob("root.db")}
-    query = "SELECT message, body FROM sapwood_model_messages WHERE kind = 'response' ORDER BY position"
+    query = (
+        "SELECT message, body FROM sapwood_model_messages WHERE kind = 'response' AND is_active = 1 ORDER BY position"
+    )
 
     for scenario in talks.scenarios.values():
         told = scenario["stored"]

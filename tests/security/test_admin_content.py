@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.cases import slow
 
 from sapwood import After, App, ChatAgent, Retry, agent_tool, tool
 from sapwood.admin.access import SCOPES, Access, Scope
@@ -76,6 +77,7 @@ class SecretDesk(ChatAgent[dict[str, Any] | None]):
         self.set_state({"note": SECRET, "deep": [{"password": SECRET}]})
         self.sql("CREATE TABLE IF NOT EXISTS notes (text TEXT)")
         self.sql("INSERT INTO notes VALUES (?)", SECRET)
+        self.history.mark(SECRET)
         self.start_fiber("name", self.ask_name)
         self.start_fiber("wreck", self.wreck, SECRET)
         self.schedule(After(timedelta(hours=1)), self.file, SECRET)
@@ -107,14 +109,16 @@ def _whole() -> None:
 
 @asynccontextmanager
 async def asking() -> AsyncGenerator[tuple[World, httpx2.AsyncClient]]:
-    async with running(App(agents=[SecretDesk])) as world:
+    async with running(App(agents=[SecretDesk]), history=86400.0) as world:
         ring = world.node.shared(LogRing)
         ring.attach()
         try:
             for name in ("main", OTHER):
                 desk = await world.get_agent(SecretDesk, name)
-                async for _ in Admin(world.node).call(f"SecretDesk:{name}", "send", [f"Pay it with {SECRET}."]):
-                    pass
+                for words in (f"Pay with {SECRET}.", f"Pay it with {SECRET}."):  # the second begins a branch
+                    said = {"id": "said", "role": "user", "parts": [{"type": "text", "text": words}]}
+                    async for _ in Admin(world.node).call(f"SecretDesk:{name}", "send", [[said]]):
+                        pass
                 await desk.fill()
                 for child in ("mine", OTHER):
                     await desk.grow(child)
@@ -157,6 +161,7 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         return told["rows"] if "rows" in told else told["letters"]
 
     agenda, letters = await rows("agenda", address=MAIN), await rows("dead-letters", address=MAIN)
+    branches = await rows("branches", address=MAIN)
     asked, (turn, *_) = await rows("questions", address=MAIN), await rows("works", address=MAIN)
     (run, *_) = await rows("runs", address=MAIN)
     about: dict[str, Any] = {"address": MAIN}
@@ -172,6 +177,7 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("asked", {**about, "turn": turn["work"], "step": 1}),
         ("record", {**about, "turn": turn["work"]}),
         ("record", {"address": f"{MAIN}/{run['agent']}", "turn": run["id"]}),
+        ("replay", {"address": f"{MAIN}/{run['agent']}", "turn": run["id"]}),
         ("spans", {**about, "below": True}),
         ("spending", {"by": ["hour", "user"]}),
         ("sql", {**about, "sql": "SELECT * FROM notes"}),
@@ -180,20 +186,28 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("tab-call", {**about, "tab": "Notes", "method": "file", "arguments": [SECRET]}),
         ("backup", {**about, "folder": str(world.data / "copy")}),
         ("restore", {**about, "folder": "/nowhere"}),
+        ("fork", {**about, "to": "copy"}),
+        ("move", {**about, "to": "main"}),
+        ("export", {**about, "file": str(world.data / "copy.tree")}),
+        ("import", {"file": "/nowhere"}),
         ("cancel-run", {**about, "run": run["id"], "preview": True}),
         ("cancel-turn", {**about, "preview": True}),
         ("create", about),
         ("restart", {**about, "preview": True}),
         ("destroy", {**about, "preview": True}),
         ("destroy", {**about, "name": "wrong"}),
+        ("erase", {**about, "name": "wrong"}),
         ("release", about),
         ("verify", about),
         ("explain", {**about, "turn": turn["work"].removeprefix("run ")}),
         ("decisions", about),
         ("schema", about),
+        ("diff", {**about, "other": OWN}),
         ("methods", about),
         ("state", about),
         ("transcript", about),
+        ("branches", about),
+        ("switch-branch", {**about, "id": branches[0]["id"], "preview": True}),
         ("works", about),
         ("files", about),
         ("connections", about),
@@ -201,6 +215,9 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("chunks", {"address": f"{MAIN}/{run['agent']}", "work": f"run {run['id']}"}),
         ("send", {**about, "message": SECRET, "preview": True}),
         ("runs", about),
+        ("moments", about),
+        ("rewind", {**about, "at": "nothing"}),
+        ("move", {**about, "to": "https://other.example"}),
     ]
     found += [
         (what, params) for what in ("agents", "agenda", "questions", "tree", "spending") for params in ({}, about)
@@ -232,11 +249,11 @@ async def test_the_table_has_every_endpoint_and_what_is_planted_is_found() -> No
         seen = {what for what, _, _ in shown(found, SECRET)}
         assert seen >= {
             *("agenda", "answer", "call", "dead-letters", "logs", "questions", "record", "slow", "spans"),
-            *("chunks", "files", "sql", "state", "tab-call", "transcript", "works"),
+            *("branches", "chunks", "diff", "files", "sql", "state", "tab-call", "transcript", "works"),
         }
 
 
-@pytest.mark.parametrize("scope", [scope for scope in SCOPES if scope not in RAW])
+@pytest.mark.parametrize("scope", ["look", *slow(scope for scope in SCOPES if scope not in {*RAW, "look"})])
 async def test_no_answer_has_a_secret_without_the_scope_content(scope: Scope) -> None:
     async with asking() as (world, client):
         requests = await requests_of(world, client)
@@ -277,14 +294,16 @@ async def test_a_limited_token_sees_nothing_of_other_trees_and_of_other_children
         requests = await requests_of(world, client)
         requests += [(what, params | {"address": OWN}) for what, params in requests if "address" in params]
         requests = [one for one in requests if OTHER not in str(one[1].get("address"))]
-        requests = [one for one in requests if one[0] not in ("backup", "restore", "verify", "release")]
+        copies = ("backup", "restore", "verify", "export", "fork")
+        requests = [one for one in requests if one[0] not in (*copies, "release")]
         found = [(what, params, *await answer(world, client, what, may, **params)) for what, params in requests]
 
         assert shown(found, OTHER) == []
         refused = {what for what, params, status, _ in found if status == 403 and params.get("address") == MAIN}
         assert refused == {what for what, params in requests if params.get("address") == MAIN}
         whole = {what for what, _, status, _ in found if status == 403} - refused
-        assert whole == {"watch", "slow", "top", "cluster", "upgrade"}
+        # The last is of another child.
+        assert whole == {"watch", "slow", "top", "cluster", "upgrade", "import", "replay"}
         seen = {what for what, _, _ in shown(found, OWN)}
         assert seen >= {"agents", "agenda", "questions", "find", "dead-letters", "logs", "tree"} - {"agents"}
 
@@ -295,7 +314,7 @@ async def test_every_act_is_a_line_of_the_audit_log_without_what_it_says() -> No
         requests = [one for one in requests if ENDPOINTS[one[0]].scope != "content"]
         file = world.data / "operator.jsonl"
         for what, params in requests:
-            if what in ("sql", "backup", "restore", "verify", "upgrade"):
+            if what in ("sql", "backup", "restore", "verify", "upgrade", "import"):
                 continue
             before = len(file.read_text().splitlines()) if file.exists() else 0
             await answer(world, client, what, access(*SCOPES), **params)

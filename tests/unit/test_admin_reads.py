@@ -16,9 +16,10 @@ from sapwood.admin.content import REDACTED, Content
 from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.admin.records import SPANS_AT_ONCE
 from sapwood.chat.store import message_reads
-from sapwood.errors import InvalidArguments
+from sapwood.errors import InvalidArguments, Refused
 from sapwood.runs.execution.executor import RunExecutor
 from sapwood.testing import ScriptedModel, World, call, running, text
+from sapwood.types import Address
 
 SECRET = "hunter2-planted"
 
@@ -441,7 +442,7 @@ async def test_the_rows_of_a_large_table_are_estimated() -> None:
 
 
 async def test_no_answer_has_a_secret_without_the_scope_content() -> None:
-    async with running(app()) as world:
+    async with running(app(), history=3600.0) as world:
         await filled(world)
         told: dict[str, Any] = {}
         child = (await ask(world, "agents", address="AdminDesk:main"))["rows"][0]["address"]
@@ -452,6 +453,7 @@ async def test_no_answer_has_a_secret_without_the_scope_content() -> None:
             fields = endpoint.params.__struct_fields__
             params = {"address": "AdminDesk:main"} if "address" in fields else {}
             params |= {"text": "A"} if "text" in fields else {}
+            params |= {"other": child} if "other" in fields else {}
             if name == "chunks":
                 params |= {"address": clerk["address"], "work": clerk["work"]}
             if endpoint.stream is not None:
@@ -492,3 +494,41 @@ async def test_what_the_app_redacts_is_redacted_for_every_token() -> None:
 
         assert "***" in str(told[0])
         assert SECRET not in str(told)
+
+
+@pytest.mark.slow
+async def test_a_diff_shows_tables_to_the_scope_sql_and_no_secret_of_a_state() -> None:
+    async with running(App(agents=[AdminDesk])) as world:
+        await world.get_agent(AdminDesk, "other")
+        await ask(world, "sql", address="AdminDesk:other", sql="DELETE FROM notes", write=True)
+        await (await world.get_agent(AdminDesk, "main")).fill()
+        both: dict[str, Any] = {"address": "AdminDesk:main", "other": "AdminDesk:other"}
+
+        def part(told: Any, kind: str) -> Any:
+            (agent,) = told["agents_changed"]
+            return next(one for one in agent["parts"] if one["kind"] == kind)
+
+        told = await ask(world, "diff", **both)
+        assert (told["a"], told["b"]) == ("AdminDesk:main", "AdminDesk:other")
+        rows, state = part(told, "table"), part(told, "state")
+        assert [(one["key"], one["a"], one["b"]) for one in rows["changes"]] == [("1", {"id": 1, "text": SECRET}, None)]
+        values = {one["key"]: one["a"] for one in state["changes"]}
+        assert values == {"/note": SECRET, "/api_key": REDACTED, "/deep/0/password": REDACTED}
+
+        told = await ask(world, "diff", Access("ann", frozenset(["look", "content"])), **both)
+        assert [one["a"] for one in part(told, "table")["changes"]] == [{"hidden": "object", "length": 2}]
+        assert {one["key"] for one in part(told, "state")["changes"]} == values.keys()
+
+        told = await ask(world, "diff", LOOK, **both)
+        assert (part(told, "table")["only_a"], part(told, "state")["only_a"]) == (1, 3)
+        assert SECRET not in str(told)
+        assert "api_key" not in str(told)
+
+
+async def test_a_token_of_one_agent_compares_no_other() -> None:
+    async with running(App(agents=[AdminDesk])) as world:
+        await world.get_agent(AdminDesk, "main")
+        may = Access("ann", frozenset(["look"]), Address.parse("AdminDesk:main"))
+        for one, other in (("AdminDesk:main", "AdminDesk:other"), ("AdminDesk:other", "AdminDesk:main")):
+            with pytest.raises(Refused, match="The token is limited to AdminDesk:main"):
+                await ask(world, "diff", may, address=one, other=other)

@@ -152,3 +152,18 @@ def test_the_hours_of_several_nodes_are_added_up() -> None:
         {"hour": 3600, "user": None, **Spent(2, 4, 6, 8, 0)._asdict()},
         other,
     ]
+
+
+async def test_what_the_source_of_a_fork_used_counts_once_in_the_sums_of_all_trees() -> None:
+    async with running(app(), prices=PRICES) as world:
+        await send(world, "a")
+        before = await ask(world, "spending", by_class=True)
+
+        await world.app.fork(HourlyGuide, "a", to="b")
+
+        assert (await ask(world, "spending", by_class=True))["rows"] == before["rows"]
+        assert total(await hours(world, "hour")) == total(before["rows"])
+        assert total((await ask(world, "spending", address="HourlyGuide:b"))["rows"]) == total(before["rows"])
+        await send(world, "b")
+        assert total((await ask(world, "spending"))["rows"])["requests"] == total(before["rows"])["requests"] + 1
+        assert total(await hours(world, "hour"))["requests"] == total(before["rows"])["requests"] + 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.unit.admin_requests import ask
 
 from sapwood import Agent, App, ChatAgent, NotFound, agent_tool, tool
-from sapwood.errors import Aborted, InvalidArguments, Unavailable
+from sapwood.errors import Aborted, InvalidArguments, Unavailable, UsageError
 from sapwood.testing import ScriptedModel, World, call, running, text
 
 MAIN = "AdminBoss:main"
@@ -304,3 +304,58 @@ async def test_a_message_of_the_operator_is_answered_once() -> None:
         for id in ("notify-x-completed", "a b", "x" * 101):
             with pytest.raises(InvalidArguments, match="letters, digits"):
                 await ask(world, "send", address="AdminBossChat:main", message="Look.", id=id)
+
+
+class AdminChooser(ChatAgent):
+    """Has another model for operators."""
+
+    model = ScriptedModel(text("From the first."), each=True)
+    alternative_models: ClassVar = {"other": ScriptedModel(text("From the other."), each=True)}
+
+
+async def test_an_operator_chooses_one_of_the_models_of_the_class_for_one_message() -> None:
+    async with running(App(agents=[AdminChooser])) as world:
+        await world.get_agent(AdminChooser, "main")
+        about: dict[str, Any] = {"address": "AdminChooser:main", "message": "Who?"}
+
+        preview = await ask(world, "send", **about, model="other", preview=True)
+        assert preview["models"] == ["other"]
+        assert "The model 'other' answers." in preview["effect"]
+        for model in ("other", None):
+            await ask(world, "send", **about, model=model)
+            await world.settled()
+
+        rows = (await ask(world, "transcript", address="AdminChooser:main"))["rows"]
+        said = [row["message"]["parts"][-1]["text"] for row in rows if row["role"] == "assistant"]
+        assert said == ["From the first.", "From the other."]
+        with pytest.raises(InvalidArguments, match=r"'openai:gpt-5' cannot be chosen: .* has: other"):
+            await ask(world, "send", **about, model="openai:gpt-5")
+
+
+async def test_the_chosen_model_is_kept_through_a_restart_and_a_lost_one_fails_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(App(agents=[AdminChooser])) as world:
+        for name, models in (("kept", None), ("lost", {})):
+            await world.get_agent(AdminChooser, name)
+            monkeypatch.setattr(AdminChooser, "concurrency", "debounce")  # so that the turn is queued
+            await ask(world, "send", address=f"AdminChooser:{name}", message="Who?", model="other")
+            await world.restart()
+            if models is not None:
+                monkeypatch.setattr(AdminChooser, "alternative_models", models)
+            await world.clock.advance(5)
+            await world.settled()
+
+            works = (await ask(world, "works", address=f"AdminChooser:{name}"))["rows"]
+            (turn,) = [one for one in works if one["kind"] == "turn"]
+            rows = (await ask(world, "transcript", address=f"AdminChooser:{name}"))["rows"]
+            if models is None:
+                assert rows[0]["message"]["parts"][-1]["text"] == "From the other."
+            else:
+                assert turn["status"] == "failed"
+
+
+@pytest.mark.parametrize("models", [["openai:gpt-5"], {"": "openai:gpt-5"}, {"x": None}, {"x": 3}])
+def test_alternative_models_are_models_by_names(models: Any) -> None:
+    with pytest.raises(UsageError, match="alternative_models"):
+        type("AdminMistaken", (ChatAgent,), {"alternative_models": models, "__module__": __name__})

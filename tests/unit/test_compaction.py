@@ -105,6 +105,7 @@ TEXTS = st.integers(0, 3000).map(lambda length: "w" * length)
 TURNS = st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=6), TEXTS), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(TURNS, st.integers(1, 2000), st.sets(st.integers(0, 7)), st.booleans())
 def test_whatever_is_said_no_call_loses_its_result_and_what_is_pinned_stays(
     turns: Sequence[tuple[str, list[str], str]], allowed: int, pins: set[int], is_running: bool

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cases import slow
 from tests.conformance.replicated import running_replicated
 from tests.conformance.worlds import Branch, below, until
 
@@ -229,7 +230,7 @@ async def test_a_damaged_file_is_refused(left: Leave, kind: str, agent: str) -> 
     await check_refused(there, agent)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", ["child", *slow(["root"])])
 @pytest.mark.parametrize("kind", WAL_DAMAGE)
 async def test_a_damaged_log_is_refused(left: Leave, kind: str, agent: str) -> None:
     there = await left("killed")
@@ -283,7 +284,7 @@ async def test_what_only_helps_to_notice_damage_harms_nothing_when_it_is_damaged
     await check_whole(there)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", ["child", *slow(["root"])])
 @pytest.mark.parametrize("kind", WAL_DAMAGE)
 async def test_a_look_without_a_server_notices_a_damaged_log(left: Leave, kind: str, agent: str) -> None:
     there = await left("killed")

@@ -87,7 +87,11 @@ ODD = {
     "label of a child": Odd(label(b"StoredBox:bad/StoredBox:in"), "which is not a root", True, False),
     "label of another tree": Odd(label(b"StoredBox:good"), "has the label of StoredBox:good", True, False),
 }
-odd_entries = pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+SIMILAR = {"stray file with a suffix", "label empty", "label a folder", "label of a child"}
+"""Entries like another one: `.ci/run` tries them."""
+odd_entries = pytest.mark.parametrize(
+    "odd", [pytest.param(odd, id=name, marks=[pytest.mark.slow] * (name in SIMILAR)) for name, odd in ODD.items()]
+)
 
 
 def folder_for_file(path: Path) -> None:

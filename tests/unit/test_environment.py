@@ -29,6 +29,7 @@ EXAMPLES = {
     "node": ("n-1", "n-1"),
     "mcp_private_hosts": ("mcp.internal, 127.0.0.1", ("mcp.internal", "127.0.0.1")),
     "secret_keys": ("a" * 32 + ", " + "b" * 32, ("a" * 32, "b" * 32)),
+    "erasure_key": ("ab" * 32, "ab" * 32),
     "public_url": ("https://agents.example", "https://agents.example"),
     "prices": ("my-model=0.5/2, other=1/1", {"my-model": (0.5, 2.0), "other": (1.0, 1.0)}),
 }

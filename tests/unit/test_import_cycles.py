@@ -7,6 +7,8 @@ from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from tests.sources import parsed, statements
+
 SRC = Path(__file__).parents[2] / "src"
 
 
@@ -29,7 +31,7 @@ def module_name(path: Path) -> str:
 
 def imported(path: Path, modules: Collection[str]) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(parsed(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(name.name for name in node.names if name.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module in modules:

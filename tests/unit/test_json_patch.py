@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def is_same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
     assert is_same(applied(before, patch_of(before, after)), after)

@@ -16,6 +16,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4))
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(0, 3))
 def test_python_reads_the_value_that_was_written(value: object, depth: int) -> None:
     source = code(literal(value), indent=4 * depth, used=4 * depth + 8)

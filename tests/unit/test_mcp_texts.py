@@ -12,6 +12,7 @@ from sapwood.mcp_client.text import cleaned, line_of
 from sapwood.mcp_client.tool_schemas import arguments_schema
 
 
+@pytest.mark.slow
 def test_each_character_that_controls_or_formats_is_removed_and_no_other() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)

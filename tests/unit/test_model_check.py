@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as PydanticAgent
+from tests.cases import slow
 
 from sapwood import Agent, App, ChatAgent, Settings, agent_tool, persistent_agent
 from sapwood.errors import UsageError
@@ -34,7 +35,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ("model", "remedy"),
     [
         ("openai:gpt-4o", "Set the `OPENAI_API_KEY` environment variable"),
-        ("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        *slow([("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY")]),
         ("opnai:gpt-4o", "Unknown model: opnai:gpt-4o"),
         ("gpt", "Unknown model: gpt"),
     ],

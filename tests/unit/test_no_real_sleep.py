@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests import loops
+from tests.sources import parsed
 
 from sapwood.testing.loop import VirtualLoop
 
@@ -23,7 +24,9 @@ REAL = {"time.sleep", "asyncio.run", "asyncio.new_event_loop", "asyncio.DefaultE
 
 def real_waits(source: str) -> list[str]:
     """Return what waits in real time in a module of tests, outside of tests marked `realtime`."""
-    tree = ast.parse(source)
+    if not any(name in source for name in (*REAL, "asyncio.Runner")):
+        return []  # most modules: they need not be parsed
+    tree = parsed(source)
     if any(_is_marked(node.value) for node in tree.body if isinstance(node, ast.Assign) and _is_pytestmark(node)):
         return []
     return [f"line {node.lineno}: {ast.unparse(node)}" for node in _unmarked(tree) if _is_real(node)]
@@ -49,9 +52,15 @@ def _unmarked(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_real(node: ast.expr) -> bool:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.Runner":
+    if isinstance(node, ast.Call) and _name(node.func) == "asyncio.Runner":
         return not any(keyword.arg == "loop_factory" for keyword in node.keywords)
-    return isinstance(node, ast.Attribute) and ast.unparse(node) in REAL
+    return _name(node) in REAL
+
+
+def _name(node: ast.expr) -> str | None:
+    """Return the dotted name of an attribute of a module."""
+    is_dotted = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    return ast.unparse(node) if is_dotted else None
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -16,6 +16,7 @@ OPTIONAL = (
     "cyclopts",
     "pydantic",
     "pydantic_ai",
+    "pydantic_evals",
     "httpx2",
     "jwt",
     "pydantic_monty",

@@ -22,6 +22,7 @@ BODIES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(body=BODIES, separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", " : ")]), ascii=st.booleans())
 def test_the_parts_of_any_body_are_the_same_bytes_again(
     body: dict[str, Any], separators: tuple[str, str], ascii: bool

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cases import slow
 
 from sapwood.kernel.durability.slice_time import STEAL_CHECK, KernelTime, SliceTimer, StolenTime
 
@@ -293,7 +294,7 @@ class Machine:
         self.proc.write(queued=self.queued, state="R", own=500 + self.own // 10)
 
 
-@pytest.mark.parametrize("burst", [2, 7, 50, 200])
+@pytest.mark.parametrize("burst", [2, 7, *slow([50, 200])])
 def test_an_endless_loop_runs_as_long_as_it_computes_however_little_the_machine_leaves_it(
     tmp_path: Path, burst: int
 ) -> None:

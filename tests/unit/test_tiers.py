@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from scripts import gate
@@ -66,6 +69,42 @@ def test_a_part_that_fails_is_shown_whole_and_fails_its_tier(
     output = capfd.readouterr().out
     assert "why\nso" in output
     assert "after" in output
+
+
+def test_a_commit_checks_the_types_of_the_tests_and_scripts_that_it_changes(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", *words], cwd=tmp_path, env=env, check=True)
+
+    env = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, "HOME": str(tmp_path)}
+    for name in ("tests/unit/same.py", "tests/staged.py", "scripts/open.py", "tests/gone.py", "tests/typing/own.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = 1")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "before")
+    for name in ("tests/staged.py", "scripts/open.py", "tests/typing/own.py", "tests/new.py", "tests/new.toml"):
+        (tmp_path / name).write_text("a = 2")
+    (tmp_path / "tests/gone.py").unlink()
+    git("add", "tests/staged.py")
+
+    changed = subprocess.run(
+        gate.CHANGED, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+
+    assert sorted(changed.stdout.split()) == ["scripts/open.py", "tests/new.py", "tests/staged.py"]
+
+
+@pytest.mark.parametrize("tier", ["ci", "nightly"])
+def test_a_change_does_not_land_before_all_types_are_checked(tier: str) -> None:
+    (types,) = [part for stage in gate.TIERS[tier] for part in stage if part.name == "types"]
+
+    assert types.command.startswith("pyright && ")  # of all that pyproject.toml includes
+
+
+def test_each_part_of_check_is_in_nightly() -> None:
+    assert {part.name for stage in gate.CHECK for part in stage} <= {
+        part.name for stage in gate.NIGHTLY for part in stage
+    }
 
 
 def test_timings_are_asked_for_in_one_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.cases import slow
 from tests.unit.stored_folder import NAMES, StoredBox, address, copy_of, deepest, fold, folder_of, make_folder
 
 from sapwood import App, NotFound, Settings
@@ -103,7 +104,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @each_damage
-@pytest.mark.parametrize("as_backup", [False, True])
+@pytest.mark.parametrize("as_backup", [False, *slow([True])])
 def test_verify_names_the_damaged_tree_and_changes_nothing(
     data: Path, damage: Callable[[Path], Any], as_backup: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,9 @@
 import { getToolPartState, useAgentChat } from "@cloudflare/ai-chat/react";
 import { useAgent } from "agents/react";
 import { type UIMessage, getToolName, isToolUIPart } from "ai";
-import { useEffect, useRef, useState } from "react";
+import { Fragment, useEffect, useRef, useState } from "react";
 import { Again, Alert, Badge, Bell, Bin, Composer, Empty, Log, Message, Page, Picture, SureButton, Text, Thinking, ToolCard, textOf, useTurn } from "../design";
+import { useBranches, Versions } from "./Versions";
 
 type Reminder = { id: string; what: string; due: number };
 type State = { model: string; reminders: Reminder[] };
@@ -46,6 +47,7 @@ export function Chat({ name }: { name: string }) {
   const { isBusy, isCutOff, error, messages } = useTurn(agent, chat);
   // --8<-- [end:hooks]
   const last = messages.at(-1);
+  const branches = useBranches(agent, isBusy || !isConnected ? null : messages.map(({ id }) => id).join());
   const reminders = state?.reminders ?? [];
 
   return (
@@ -77,7 +79,10 @@ export function Chat({ name }: { name: string }) {
           </Empty>
         )}
         {messages.map((message) => (
-          <ChatMessage key={message.id} message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
+          <Fragment key={message.id}>
+            <ChatMessage message={message} isGrowing={isBusy && message === last} onAnswer={(id, approved) => void chat.addToolApprovalResponse({ id, approved })} />
+            <Versions agent={agent} id={message.id} branches={branches} disabled={isBusy} />
+          </Fragment>
         ))}
         {isBusy && !speaks(last) && <Thinking>{isCutOff ? "Reconnecting" : chat.isRecovering ? "Resuming after an interruption" : "Thinking"}</Thinking>}
         {error && <Alert text={error.message} action="Try again" onAction={() => void chat.regenerate()} />}

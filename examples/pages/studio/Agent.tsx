@@ -2,6 +2,7 @@
 
 import { lazy, type ReactNode, useState } from "react";
 import { ActButton, CreateButton } from "./Act";
+import { ForkButton } from "./Fork";
 import { plural, segments } from "./format";
 import { useAnswer, useStream } from "./hooks";
 import { AgentPath, ErrorNote, Loading, Nothing, Shown, StatusBadge, Tabs, Title } from "./parts";
@@ -90,6 +91,8 @@ function Actions({ row, name }: { row: WatchRow; name: string }) {
   const [type] = segments(address).slice(-1);
   return (
     <>
+      <a className="button is-small" href={link(["compare"], { a: address })}>Compare</a>
+      <ForkButton address={address} />
       {row.status === "quarantined" && isRoot && <ActButton label="Release" title={`Release ${type.type} ${name} from quarantine?`} endpoint="release" params={{ address }} effect="It is started again with the next call." onDone={() => undefined} />}
       {row.status !== "asleep" && <ActButton label="Restart" title={`Restart ${type.type} ${name}?`} endpoint="restart" params={{ address }} onDone={() => undefined} />}
       <ActButton label="Delete" title={`Delete ${type.type} ${name}?`} endpoint="destroy" params={{ address }} confirmName={name} isDanger onDone={() => go("#/agents")} />

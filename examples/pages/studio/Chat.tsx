@@ -8,8 +8,10 @@ import type { ToolState } from "../design/ToolCard";
 import { ToolLine } from "../design/ToolLine";
 import { ActButton } from "./Act";
 import type { TabProps } from "./Agent";
+import { Branches, Sibling, useBranches } from "./Branches";
 import { Composer } from "./Composer";
 import { CopyTest } from "./CopyTest";
+import { ForkButton } from "./Fork";
 import { duration } from "./format";
 import { JsonBox } from "./Json";
 import { useLive } from "./live";
@@ -19,7 +21,7 @@ import { link } from "./route";
 import { useSession } from "./session";
 import { turnId } from "./spans";
 import { StreamedPart } from "./StreamedPart";
-import type { Json, MessageRow, Span, UIMessage, UIPart } from "./types";
+import type { BranchRow, Json, MessageRow, Span, UIMessage, UIPart } from "./types";
 
 const STATES: Record<string, ToolState> = {
   "input-streaming": "streaming", "input-available": "loading", "approval-requested": "waiting-approval", "approval-responded": "approved",
@@ -29,7 +31,9 @@ const OVER = ["completed", "failed", "cancelled", "interrupted", "skipped"];
 
 export default function Chat({ address, row }: TabProps) {
   const [own, setOwn] = useState<string | null>(null);
-  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks, own]), row.status !== "asleep");
+  const [switches, setSwitches] = useState(0);
+  const { rows, total, error, isLoaded, hasEarlier, earlier, turns } = useTranscript(address, JSON.stringify([row.status, row.calls, row.asks, own, switches]), row.status !== "asleep");
+  const branches = useBranches(address, JSON.stringify([rows.length, rows.at(-1)?.position, switches]));
   const session = useSession();
   const canAnswer = session.can("answer");
   const running = turns.find(({ status }) => !OVER.includes(status));
@@ -60,10 +64,11 @@ export default function Chat({ address, row }: TabProps) {
   return (
     <>
       {error && <ErrorNote error={error} />}
+      <Branches address={address} branches={branches} onSwitch={() => setSwitches((one) => one + 1)} />
       {rows.length ? <div className="fills chat" ref={box} role="log" aria-label="Messages" tabIndex={0} onScroll={onScroll}>
         <div className="log-column">
           {hasEarlier && <p className="more"><button type="button" className="button is-small" disabled={isLoading} onClick={loadEarlier}>Earlier messages ({total - rows.length})</button></p>}
-          {rows.map((one) => <Said key={one.position} row={one} turn={turnOf(one, turns)} address={address} />)}
+          {rows.map((one) => <Said key={one.position} row={one} turn={turnOf(one, turns)} address={address} branches={branches.data?.rows ?? []} />)}
           {live.length > 0 && <article className="message is-assistant"><span className="unseen">assistant, unfinished: </span>{live.map((part, at) => (part.kind === "text" ? <Text key={at} text={part.text} /> : <StreamedPart key={at} part={part} />))}</article>}
           {running && (
             <div className="row">
@@ -79,16 +84,18 @@ export default function Chat({ address, row }: TabProps) {
   );
 }
 
-function Said({ row, turn, address }: { row: MessageRow; turn?: Span; address: string }) {
+function Said({ row, turn, address, branches }: { row: MessageRow; turn?: Span; address: string; branches: BranchRow[] }) {
   const kind = row.role === "user" ? "is-user" : row.role === "assistant" ? "is-assistant" : "is-given";
   return (
     <article className={`message ${kind}`}>
       <span className="unseen">{row.role}: </span>
       {isHidden(row.message) ? <Shown value={row.message}>{() => null}</Shown> : <Parts message={row.message} isGiven={kind === "is-given"} role={row.role} />}
+      <Sibling id={row.id} branches={branches} />
       {turn && (
         <p className="turn-foot">
           <Time at={row.created_at} /> <span>turn {turn.status}{turn.ended_at ? ` in ${duration(turn.ended_at - turn.began_at)}` : ""}</span>
           <a href={link(["t", address, turn.work])}>Timeline</a>
+          <ForkButton address={address} turn={turnId(turn)} className="link-button" />
           {OVER.includes(turn.status) && <CopyTest address={address} turn={turn.work} className="link-button" />}
         </p>
       )}
@@ -96,7 +103,7 @@ function Said({ row, turn, address }: { row: MessageRow; turn?: Span; address: s
   );
 }
 
-function Parts({ message, isGiven, role }: { message: UIMessage; isGiven: boolean; role: string }): ReactNode {
+export function Parts({ message, isGiven, role }: { message: UIMessage; isGiven: boolean; role: string }): ReactNode {
   return (
     <>
       {isGiven && <span className="by">{role}</span>}

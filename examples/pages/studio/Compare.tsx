@@ -1,6 +1,7 @@
-// What differs between two pieces of work: their spans side by side.
+// What differs between two agents, or two pieces of work: their spans side by side.
 
 import { type ReactNode, useMemo, useState } from "react";
+import { CompareAgents } from "./CompareAgents";
 import { dollars, duration, shortTime } from "./format";
 import { useAnswer, useNow } from "./hooks";
 import { AgentName, type Column, ErrorNote, Loading, Nothing, StatusBadge, Table, Title } from "./parts";
@@ -18,7 +19,8 @@ const NOTICEABLE = 0.05;
 export default function Compare() {
   const { query } = useRoute();
   const [a, aw, b, bw] = ["a", "aw", "b", "bw"].map((name) => query.get(name) ?? "");
-  if (!a || !aw || !b || !bw) return <><Title title="Compare" /><Nothing title="Choose what to compare">The timeline of a turn or run has a list of others: <strong>Compare with …</strong> <a href="#/agents">Choose an agent</a></Nothing></>;
+  if (a && !aw && !bw) return <CompareAgents key={`${a} ${b}`} a={a} b={b} />;
+  if (!a || !aw || !b || !bw) return <><Title title="Compare" /><Nothing title="Choose what to compare">An agent is compared with another one: <strong>Compare</strong>. The timeline of a turn or run has a list of others: <strong>Compare with …</strong> <a href="#/agents">Choose an agent</a></Nothing></>;
   return <Pairs a={a} aw={aw} b={b} bw={bw} />;
 }
 

@@ -26,7 +26,7 @@ function List({ address }: { address?: string }) {
   return (
     <>
       {error && <ErrorNote error={error} />}
-      {!letters.length && <Nothing title="There are no dead letters">A call becomes one when all its retries have failed.</Nothing>}
+      {!letters.length && <Nothing title="There are no dead letters">A call becomes one when all its retries have failed, or when its agent is forked.</Nothing>}
       {address && letters.length > 1 && new Set(letters.map((one) => one.agent)).size === 1 && (
         <div className="row">
           <ActButton label="Replay all" title={`Replay ${plural(letters.length, "dead letter")}?`} endpoint="act" params={{ address: only.agent, id: "all", do: "replay" }} watch={() => watchReplay(only.agent, letters.map(({ method }) => method))} onDone={reload} />

@@ -8,6 +8,7 @@ import "./parts.css";
 import "./agents.css";
 import "./agent.css";
 import "./timeline.css";
+import "./compare.css";
 
 takeToken();
 addEventListener("hashchange", takeToken); // a link that is pasted into a tab that is open

@@ -40,9 +40,12 @@ export function useTranscript(address: string, pulse: string, isAwake: boolean):
         const works = await ask<Page<Span>>("works", { address, limit: 100 }, aborter.signal);
         const now = JSON.stringify([fresh, works.rows]);
         if (now !== said) {
-          if (page!.total! < rows.current.size) rows.current.clear(); // the conversation was cleared
+          const shown = new Set(fresh.map(({ position }) => position));
+          const oldest = Math.min(...shown);
+          const isOther = page!.total! < rows.current.size || [...rows.current.keys()].some((position) => position >= oldest && !shown.has(position));
+          if (isOther) rows.current.clear(); // the conversation was cleared, or another branch is active
           for (const row of fresh) rows.current.set(row.position, row);
-          if (isFirst) cursor.current = page!.next;
+          if (isFirst || isOther) cursor.current = page!.next;
           publish({ total: page!.total ?? 0, turns: works.rows.filter(({ kind }) => kind === "turn") });
         }
         said = now;

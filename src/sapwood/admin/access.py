@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from sapwood.address import Address
 from sapwood.errors import Refused
 
-Scope: TypeAlias = Literal["look", "content", "answer", "act", "call", "sql", "write", "admin"]
+Scope: TypeAlias = Literal["look", "content", "answer", "act", "call", "sql", "write", "admin", "erase", "replay"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 OWNER = "operator"
 """The name of the token of the data folder."""

@@ -47,7 +47,7 @@ class Found(NamedTuple):
     @property
     def id(self) -> str:
         """The id of the work. No two agents use the same, nor does one that is created again."""
-        id = row_id(self.work.number, self.owner, self.stem)
+        id = row_id(self.work.number, self.tree.birthplace_of(self.owner), self.stem)
         return f"{FIBER}{id}" if self.work.kind == "fiber" else id
 
     @property

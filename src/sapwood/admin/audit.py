@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.storage.files import open_private
 
 log = logging.getLogger(__name__)
 
 FILE = "operator.jsonl"
-LEFT_OUT = frozenset({"address", "arguments", "message", "value", "preview"})
+LEFT_OUT = frozenset({"address", "arguments", "instructions", "message", "value", "preview"})
 """Parameters that are not logged, or elsewhere."""
 LONGEST = 1000
 """Characters of a parameter."""
@@ -54,3 +55,13 @@ def _result(status: int | None) -> str:
     if status is None:
         return "begun"
     return "refused" if status in (401, 403) else "done" if status < 400 else "failed"
+
+
+def kept_lines(folder: Path, subject: Address) -> str:
+    """Return what the audit log keeps of an agent, as a sentence; an empty string for nothing."""
+    try:
+        text = (folder / FILE).read_text()
+    except FileNotFoundError:
+        return ""
+    count = sum(str(subject) in line for line in text.splitlines())
+    return f"{count} lines of the audit log {FILE} name the agent. They have no content." if count else ""

@@ -161,7 +161,7 @@ class AdminDeadLetters:
         rows = self._node.read_models.dead_letters(self._lookup.database(tree, stem), MOST_ROWS + 1)
         return [
             Letter(
-                row_id(number, address, stem),
+                row_id(number, tree.birthplace_of(address), stem),
                 str(address),
                 method,
                 msgspec.to_builtins(msgspec.msgpack.decode(arguments), str_keys=True, enc_hook=repr),

@@ -265,7 +265,8 @@ async def _answered(answer: Awaitable[Response], shows_content: Callable[[], boo
     try:
         return await answer
     except SapwoodError as error:
-        return JSONResponse({"error": str(error), "code": error.code}, status_of(error))
+        status = 400 if isinstance(error, UsageError) else status_of(error)  # here, it is the operator who uses it
+        return JSONResponse({"error": str(error), "code": error.code}, status)
     except HiddenFailure as error:
         return JSONResponse({"error": str(error), "code": error.code}, error.status)
     except (OSError, TypeError, ValueError, KeyError) as error:

@@ -157,6 +157,6 @@ class Endpoint(Generic[P]):
 
 def addresses_of(params: Params) -> list[Address]:
     """Return the agents that parameters name."""
-    one: str | None = getattr(params, "address", None)
+    named: list[str | None] = [getattr(params, "address", None), getattr(params, "other", None)]
     several: list[str] = getattr(params, "addresses", [])
-    return [Address.parse(text) for text in ([one] if one is not None else several)]
+    return [Address.parse(text) for text in (*named, *several) if text is not None]

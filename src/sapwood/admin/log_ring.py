@@ -8,8 +8,10 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
+from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.kernel.marshal.call import current
+from sapwood.kernel.node.node import Node
 from sapwood.runs.execution.contract import doing
 from sapwood.settings import Settings
 
@@ -45,6 +47,15 @@ class LogEntry(NamedTuple):
     def is_about(self, address: str) -> bool:
         """Return whether it is about an agent or one below it."""
         return self.address is not None and (self.address == address or self.address.startswith(f"{address}/"))
+
+    def names(self, address: str) -> bool:
+        """Return whether it is about an agent or one below it, or has its address in a text."""
+        return self.is_about(address) or address in self.message or address in (self.exception or "")
+
+
+def erase_logs(node: Node, subject: Address) -> int:
+    """Forget what the log of a process has of an agent and those below it; return of how many records."""
+    return node.shared(LogRing).erase(str(subject))
 
 
 class LogRing(logging.Handler):
@@ -83,6 +94,18 @@ class LogRing(logging.Handler):
         while len(self._entries) > MOST_RECORDS or self._size > MOST_BYTES:
             self._size -= self._entries.popleft().size
 
+    def erase(self, address: str) -> int:
+        """Forget the records that are about an agent or one below it, or name it; return how many."""
+        self.acquire()
+        try:
+            left = [one for one in self._entries if not one.names(address)]
+            count = len(self._entries) - len(left)
+            self._entries = deque(left)
+            self._size = sum(one.size for one in left)
+            return count
+        finally:
+            self.release()
+
     def after(self, number: int, most: int) -> list[LogEntry]:
         """Return up to `most` records, in order: those after a number."""
         if number >= self.last:
@@ -90,8 +113,9 @@ class LogRing(logging.Handler):
         self.acquire()
         try:
             first = self._entries[0].number if self._entries else 0
-            start = max(0, number + 1 - first)
-            return list(islice(self._entries, start, start + most))
+            # None before it can be one that is meant, and if records were erased, some after it are not.
+            start = max(0, number + 1 - first) if len(self._entries) == self.last + 1 - first else 0
+            return list(islice((one for one in islice(self._entries, start, None) if one.number > number), most))
         finally:
             self.release()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from sapwood.address import Address, kebab
 from sapwood.admin.app_origin import Origin, import_lines
@@ -14,6 +16,13 @@ from sapwood.admin.turn_script import TurnScript
 
 LONGEST_NAME = 60
 UNANSWERED = "This test cancels the turn: it completed while a tool call waited for an answer"
+
+
+class RecordedAgent(NamedTuple):
+    """A sub-agent of the turn, as it is in the test."""
+
+    address: Address
+    script: TurnScript
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,8 @@ class RecordedTest:
     deps: Origin | None = None
     debounces: bool = False
     """Whether the class waits for further messages before it answers."""
+    agents: Sequence[RecordedAgent] = ()
+    """The sub-agents that run in the test."""
     notes: Sequence[str] = ()
     """What the test leaves out, as sentences without a full stop."""
 
@@ -66,7 +77,8 @@ class RecordedTest:
             yield "from pydantic_core import to_jsonable_python"
         yield "import pytest"
         yield "from sapwood import App"
-        nodes = [self.script.model, *([self.script.tools] if self.script.calls else [])]
+        scripts = [self.script, *(one.script for one in self.agents)]
+        nodes = [node for one in scripts for node in (one.model, *([one.tools] if one.calls else []))]
         used = {name.partition(".")[0] for node in nodes for name in functions_of(node)} - {"RuntimeError"}
         names = sorted(used | {"running"}, key=_as_sorted)
         line = f"from sapwood.testing import {', '.join(names)}"
@@ -84,15 +96,33 @@ class RecordedTest:
             yield _statement("tools = ", self.script.tools)
         if self.script.copy.before:
             yield _statement("before = ", literal(self.script.copy.before))
+        for one, name in self._named_agents():
+            yield f"    # {plain(str(one.address))}"
+            yield _statement(f"{name}_model = ", one.script.model)
+            if one.script.calls:
+                yield _statement(f"{name}_tools = ", one.script.tools)
+
+    def _named_agents(self) -> Iterator[tuple[RecordedAgent, str]]:
+        """Yield the sub-agents, each with the beginning of the names of its variables."""
+        counts: Counter[str] = Counter()
+        for one in self.agents:
+            words = re.sub(r"[^a-z0-9]+", "_", kebab(one.address.type).lower()).strip("_")
+            name = words if words.isidentifier() else f"agent_{words}"
+            counts[name] += 1
+            yield one, name if counts[name] == 1 else f"{name}_{counts[name]}"
 
     def _turn(self) -> Iterator[str]:
         cls, name = self.origin.name, quoted(self.address.segments[-1].name)
         deps: dict[str, Node] = {}
         if self.deps is not None:
             deps["deps"] = call_of("NonCallableMock", spec=self.deps.name)
-        replaced: dict[str, Node] = {"models": _by_class(cls, "model")}
-        if self.script.calls:
-            replaced["tools"] = _by_class(cls, "tools")
+        named = [(quoted(str(one.address)), name, one.script) for one, name in self._named_agents()]
+        replaced: dict[str, Node] = {
+            "models": _by_agent([(cls, "model"), *((key, f"{name}_model") for key, name, _ in named)])
+        }
+        tools = [(cls, "tools")] if self.script.calls else []
+        if tools := [*tools, *((key, f"{name}_tools") for key, name, one in named if one.calls)]:
+            replaced["tools"] = _by_agent(tools)
         app = call_of("App", **{"agents": Group("[", [Item(cls)], "]"), **deps})
         yield _statement("async with ", call_of("running", app, **replaced), " as world:")
         yield f"        agent = await world.get_agent({cls}, {name})"
@@ -132,14 +162,17 @@ class RecordedTest:
             yield _statement(f"assert turn.output {'is' if is_one else '=='} ", output)
         if self.script.calls:
             yield _statement("assert tools.calls == ", self.script.calls_made)
+        for one, name in self._named_agents():
+            if one.script.calls:
+                yield _statement(f"assert {name}_tools.calls == ", one.script.calls_made)
 
 
 def _statement(begin: str, node: Node, end: str = "", *, indent: int = 4) -> str:
     return " " * indent + begin + code(node, indent=indent, used=indent + len(begin) + len(end)) + end
 
 
-def _by_class(cls: str, value: str) -> Node:
-    return Group("{", [Item(value, f"{cls}: ")], "}")
+def _by_agent(values: Sequence[tuple[str, str]]) -> Node:
+    return Group("{", [Item(value, f"{key}: ") for key, value in values], "}")
 
 
 def _as_sorted(name: str) -> tuple[bool, str]:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.admin.walk import walk
-from sapwood.capabilities.children import Children
-from sapwood.errors import InvalidArguments, SapwoodError, Unavailable, UnknownAgent
-from sapwood.kernel.trees.tree import Tree, tree_of
+from sapwood.errors import InvalidArguments, SapwoodError, Unavailable
+from sapwood.kernel.trees.tree import Tree
+from sapwood.runs.dispatch.child_removal import delete_child
 from sapwood.runs.dispatch.lifecycle import Runs
 
 MOST_COUNTED = 1000
@@ -59,7 +59,7 @@ async def _destroy(call: AdminCall, params: Destroy) -> Answer:
         if found.parent is None:
             await _destroy_root(call, found)
         else:
-            await _delete_child(call, found, found.parent)
+            await delete_child(await call.admin.lookup.wake(found.parent), found.type, found.name)
     return {"done": count + 1, "effect": effect}
 
 
@@ -83,17 +83,6 @@ async def _destroy_root(call: AdminCall, root: Address) -> None:
         await call.node.removal.destroy(await call.node.loader.load_files(root))
         return
     await actor.of(Runs).destroy()
-
-
-async def _delete_child(call: AdminCall, found: Address, parent: Address) -> None:
-    above = await call.admin.lookup.wake(parent)
-    try:
-        kind = tree_of(above).kind_of(found.type, above.kind)
-    except UnknownAgent:
-        if (removal := above.of(Children).bury((found.type,), found.name)) is not None:
-            await removal
-        return
-    await above.of(Runs).delete_child(kind.cls, found.name)
 
 
 def _agents(count: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.chat.agent import ChatAgent
+from sapwood.chat.models.turn_overrides import TurnOverrides
 from sapwood.chat.turn.intake import Intake
 from sapwood.errors import InvalidArguments
 from sapwood.randomness import new_id
@@ -21,6 +22,7 @@ USER = "operator"
 class Send(OneAgent):
     message: str
     id: str | None = None
+    model: str | None = None
     preview: bool = False
 
 
@@ -29,13 +31,22 @@ async def _send(call: AdminCall, params: Send) -> Answer:
     cls: Any = call.admin.lookup.kind(tree, found).cls
     if not issubclass(cls, ChatAgent):
         raise InvalidArguments(f"{found.type} is not a chat agent: it has no conversation.")
+    models = list(cls.alternative_models)
+    if params.model is not None and params.model not in models:
+        known = (
+            f"`alternative_models` of {found.type} has: {', '.join(models)}"
+            if models
+            else (f"{found.type} has no `alternative_models`")
+        )
+        raise InvalidArguments(f"The model {params.model!r} cannot be chosen: {known}.")
     tree.slices.commit()
     if params.preview:
         open_turns = call.node.read_models.open_turns(call.admin.lookup.database(tree, stem), 1)
-        effect = f"Sends a message to {found}, as the user {USER!r}."
+        by = "" if params.model is None else f" The model {params.model!r} answers."
+        effect = f"Sends a message to {found}, as the user {USER!r}.{by}"
         if open_turns:
             effect += f" A turn is unfinished, and the concurrency of {found.type} is {cls.concurrency!r}."
-        return {"done": 0, "effect": effect, "turn": None}
+        return {"done": 0, "effect": effect, "turn": None, "models": models}
     if not params.message.strip():
         raise InvalidArguments("`message` must not be empty.")
     if params.id is not None and (NAME.fullmatch(params.id) is None or params.id.startswith("notify-")):
@@ -47,11 +58,12 @@ async def _send(call: AdminCall, params: Send) -> Answer:
             "role": "user",
             "parts": [{"type": "text", "text": params.message}],
         }
-        row = actor.of(Intake).ask([message], id=params.id, user=USER)
+        overrides = None if params.model is None else TurnOverrides(model=params.model)
+        row = actor.of(Intake).ask([message], id=params.id, user=USER, overrides=overrides)
         await actor.leave()
     done = {"skipped": "Dropped the message: another turn is unfinished", "running": f"Began the turn {row.id!r}"}
     effect = done.get(row.status, f"Queued the turn {row.id!r}")
-    return {"done": int(row.status != "skipped"), "effect": f"{effect}.", "turn": row.id}
+    return {"done": int(row.status != "skipped"), "effect": f"{effect}.", "turn": row.id, "models": models}
 
 
 SEND = Endpoint("send", "act", Send, _send)

@@ -11,6 +11,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.admin.agent_lookup import AgentLookup
 from sapwood.errors import NotFound, SapwoodError
+from sapwood.kernel.forks.origin import inherited
 from sapwood.kernel.node.data_folder import roots_in
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
@@ -42,7 +43,7 @@ class AdminSpending:
         unread: list[dict[str, str]] = []
         for one in [Address.parse(address)] if address is not None else roots_of(self._node):
             try:
-                found, used = await self._used(one, by_class=by_class)
+                found, used = await self._used(one, by_class=by_class, with_inherited=address is not None)
             except SapwoodError as error:
                 if address is not None:
                     raise
@@ -62,14 +63,26 @@ class AdminSpending:
             "unread": unread,
         }
 
-    async def _used(self, address: Address, *, by_class: bool) -> tuple[Address, Totals]:
+    async def _used(self, address: Address, *, by_class: bool, with_inherited: bool) -> tuple[Address, Totals]:
+        """Return what an agent and those below it have used. In sums over trees, a fork lacks what its source used."""
         await asyncio.sleep(0)  # other agents have their turn
         tree, found, stem = await self._lookup.find(address)
         tree.slices.commit()
         totals = tree.spending.by_model(stem, below=True)
-        if not by_class:
-            return found, {("", model): spent for model, spent in totals.items()}
-        return found, _by_class(tree, found, totals)
+        if by_class:
+            used = _by_class(tree, found, totals)
+        else:
+            used = {("", model): spent for model, spent in totals.items()}
+        return found, used if with_inherited else _without(used, inherited(tree.root), by_class=by_class)
+
+
+def _without(used: Totals, before: Totals, *, by_class: bool) -> Totals:
+    """Return what a fork has used itself."""
+    found = dict(used)
+    for (kind, model), spent in before.items():
+        key = (kind if by_class else "", model)
+        found[key] = found.get(key, Spent()).plus(spent, -1)
+    return {key: spent for key, spent in found.items() if any(spent)}
 
 
 def roots_of(node: Node) -> list[Address]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,10 @@ class TurnScript:
     """What else is known of steps, by their numbers."""
     call_comments: Mapping[str, str] = field(default_factory=dict[str, str])
     """What else is known of tool calls, by their ids."""
+    run: Sequence[str] = ()
+    """The names of the tools that run in the test."""
+    is_root: bool = True
+    """Whether the turn is the one that the test begins, and not of a sub-agent."""
 
     @property
     def model(self) -> Node:
@@ -45,7 +49,11 @@ class TurnScript:
             for one in self.calls
             if (result := self._result(one)) is not None
         ]
-        return Group("RecordedTools({", items, "})") if items else call_of("RecordedTools")
+        if not items:
+            return call_of("RecordedTools")
+        if not self.run:
+            return Group("RecordedTools({", items, "})")
+        return call_of("RecordedTools", Group("{", items, "}"), run=literal(list(self.run)))
 
     @property
     def calls(self) -> list[CopiedCall]:
@@ -66,7 +74,7 @@ class TurnScript:
     def output(self) -> Node | None:
         """The output, if it is an array or an object."""
         output: Any = self.copy.output
-        return literal(output) if type(output) in (dict, list) else None
+        return literal(output) if type(output) in (dict, list) and self.is_root else None
 
     @property
     def scalar_output(self) -> Node | None:

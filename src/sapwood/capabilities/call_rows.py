@@ -11,6 +11,7 @@ import msgspec
 
 from sapwood import tracing
 from sapwood.capabilities.failing_calls import FailingCalls
+from sapwood.capabilities.held_calls import HeldCall, TakenLetter
 from sapwood.capabilities.steps import Steps
 from sapwood.capabilities.stored_method import KEEP
 from sapwood.capabilities.stored_rows import RowIds
@@ -116,6 +117,35 @@ class CallRows:
         is_first = not self.find("WHERE queue = ? LIMIT 1", queue)
         due = self._actor.host.clock.now() if is_first else None
         return self.add(method, arguments, due=due, retry=retry, queue=queue)
+
+    def add_held(self, letter: TakenLetter, held: HeldCall) -> float | None:
+        """Store a call again that a fork has held, as it was; return when it is due.
+
+        Its schedule is a new one if another call has its key by now.
+        """
+        key = held.dedup_key
+        if key is not None and self.find("WHERE dedup_key = ?", key):
+            key = None
+        due = held.due_at
+        if letter.queue is not None:
+            due = None if self.find("WHERE queue = ? LIMIT 1", letter.queue) else self._actor.host.clock.now()
+        self._db.execute(
+            "INSERT INTO sapwood_calls (number, due_at, method, arguments, schedule, dedup_key, queue, retry, failures,"
+            " created_at, trace, occurrence) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            held.number,
+            due,
+            letter.method,
+            letter.arguments,
+            letter.schedule,
+            key,
+            letter.queue,
+            letter.retry,
+            held.failures,
+            letter.created_at,
+            tracing.text(),
+            held.occurrence,
+        )
+        return due
 
     def find(self, where: str, *arguments: Any) -> list[CallRow]:
         """Return rows."""

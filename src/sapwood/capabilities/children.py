@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from sapwood.address import checked_name
+from sapwood.address import Address, checked_name
 from sapwood.capabilities.child_states import ChildStates
 from sapwood.clock import Clock
 from sapwood.errors import NotFound, OverLimit, SapwoodError, Unavailable
@@ -19,6 +19,7 @@ from sapwood.kernel.marshal.agent_class import AgentClass, known, with_tool_clas
 from sapwood.kernel.marshal.call import current, deadline_of, in_time
 from sapwood.kernel.marshal.exceptions import again
 from sapwood.kernel.node.tree_removal import LAST_WORDS
+from sapwood.kernel.ports.history import MomentKind
 from sapwood.kernel.trees.deletion import child_stem
 from sapwood.kernel.trees.tree import Tree, tree_of
 from sapwood.settings import Settings
@@ -118,6 +119,7 @@ class Children:
         self._actor.check_use()
         kind = known(cls)
         address = self._actor.address.child(kind.type, name)
+        self._actor.host.erasing.check(address)
         self._tree.aborted.pop(address, None)
         made: int | None = None
         named: int | None = None
@@ -234,8 +236,12 @@ class Children:
         row = self._actor.registry.find(types, name)
         return None if row is None else self._bury(types[0], row)
 
+    def _mark_deletion(self, address: Address) -> None:
+        self._actor.host.history.mark(self._actor.address, MomentKind.BEFORE_DELETION, str(address))
+
     def _bury(self, type: str, row: ChildRow) -> asyncio.Task[None]:
         address = self._actor.address.child(type, row.name)
+        self._mark_deletion(address)
         self._actor.registry.bury(row.generation)
         self._actor.of(ChildStates).forget(row.generation)
         self._tree.slices.commit()
@@ -253,6 +259,7 @@ class Children:
     async def delete_after(self, child: Actor) -> None:
         """Delete a child that asked for it itself: the tombstone now, the rest when its current call has ended."""
         tree, actor = self._tree, self._actor
+        self._mark_deletion(child.address)
         if not actor.registry.bury(child.generation):
             return
         tree.detach(child)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sapwood.capabilities.call_rows import CALLS, CallRow
+from sapwood.capabilities.held_calls import TakenLetter
 from sapwood.capabilities.stored_rows import RowIds, shown, time_of
 from sapwood.errors import SapwoodError
 from sapwood.kernel.actors.actor import Actor
@@ -112,12 +113,14 @@ class DeadLetters:
         rows = self._db.execute("SELECT arguments FROM sapwood_dead_letters WHERE number = ?", number)
         return rows[0][0] if rows else None
 
-    def take(self, id: str) -> tuple[str, bytes, str | None, str] | None:
-        """Remove a dead letter; return its method, arguments, queue and retry."""
+    def take(self, id: str) -> TakenLetter | None:
+        """Remove a dead letter, and return it."""
         number = self._ids.number_of(id)
         if number is None or not self._db.has(CALLS):
             return None
         rows = self._db.execute(
-            "DELETE FROM sapwood_dead_letters WHERE number = ? RETURNING method, arguments, queue, retry", number
+            "DELETE FROM sapwood_dead_letters WHERE number = ?"
+            " RETURNING method, arguments, queue, retry, schedule, created_at, held",
+            number,
         )
-        return rows[0] if rows else None
+        return TakenLetter(*rows[0]) if rows else None

@@ -14,6 +14,7 @@ from sapwood.capabilities.fiber_rows import FIBERS
 from sapwood.capabilities.fibers import Fibers
 from sapwood.capabilities.file_rows import FILES
 from sapwood.capabilities.files import FileStore
+from sapwood.capabilities.steps import Steps
 from sapwood.capabilities.stored_calls import StoredCalls
 from sapwood.capabilities.stored_method import check_stored
 from sapwood.errors import SapwoodError
@@ -83,6 +84,8 @@ class Agenda:
     def replay(self, id: str, renamed: str | None = None) -> bool:
         """Call once more what was given up; return whether there was such a dead letter.
 
+        A call that a fork holds is stored again as it was: a schedule is due at its own time, and repeats.
+
         With `renamed`, call that method of the class, with the same arguments, which must fit it.
         """
         self._actor.check_use()
@@ -91,14 +94,15 @@ class Agenda:
         letter = self.calls.dead_letters.take(id)
         if letter is None:
             return False
-        method, arguments, queue, retry = letter
-        method = renamed or method
-        now = self._actor.host.clock.now()
-        if queue is None:
-            row = self.calls.rows.add(method, arguments, due=now, retry=retry_of(retry), wish=AT_ONCE)
+        rows, retry = self.calls.rows, retry_of(letter.retry)
+        letter = letter._replace(method=renamed or letter.method)
+        if (held := letter.held_call()) is not None:
+            self.note(rows.add_held(letter, held))
+        elif letter.queue is None:
+            now = self._actor.host.clock.now()
+            self.note(rows.add(letter.method, letter.arguments, due=now, retry=retry, wish=AT_ONCE).due_at)
         else:
-            row = self.calls.rows.enqueue(method, arguments, queue, retry_of(retry))
-        self.note(row.due_at)
+            self.note(rows.enqueue(letter.method, letter.arguments, letter.queue, retry).due_at)
         self.settle_soon()
         return True
 
@@ -116,9 +120,11 @@ class Agenda:
     def forget_dead_letter(self, id: str) -> bool:
         """Forget what was given up; return whether there was such a dead letter."""
         self._actor.check_use()
-        found = self.calls.dead_letters.take(id) is not None
+        letter = self.calls.dead_letters.take(id)
+        if letter is not None and (held := letter.held_call()) is not None:
+            self._actor.of(Steps).forget(held.work)
         self.settle_soon()
-        return found
+        return letter is not None
 
     def settle_soon(self) -> None:
         """Have the indexes say when there is more to do, once what was done is kept."""

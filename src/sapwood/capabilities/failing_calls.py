@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sapwood.address import Address
 from sapwood.clock import Clock
+from sapwood.kernel.node.node import Node
 from sapwood.settings import Settings
 
 FEWEST = 3
@@ -55,6 +57,13 @@ class FailingCalls:
         """List a call no more: it is over, or was cancelled."""
         self._calls.pop((address, number), None)
 
+    def erase(self, address: str) -> int:
+        """Forget the calls of an agent and those below it; return how many."""
+        gone = [key for key in self._calls if key[0] == address or key[0].startswith(f"{address}/")]
+        for key in gone:
+            del self._calls[key]
+        return len(gone)
+
     def list(self, limit: int) -> list[FailingCall]:
         """Return those that failed most often. Calls of agents that were deleted or have moved are forgotten soon."""
         self._forget()
@@ -63,3 +72,8 @@ class FailingCalls:
     def _forget(self) -> None:
         now = self._clock.now()
         self._calls = {key: one for key, one in self._calls.items() if now <= one.due_at + GRACE}
+
+
+def erase_failing_calls(node: Node, subject: Address) -> int:
+    """Forget which calls of an agent and those below it have failed; return how many."""
+    return node.shared(FailingCalls).erase(str(subject))

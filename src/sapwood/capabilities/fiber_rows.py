@@ -88,6 +88,11 @@ class FiberRow(NamedTuple):
     ended_at: float | None = None
     trace: str | None = None
 
+    @property
+    def may_resume(self) -> bool:
+        """Whether it has ended and can be resumed: it failed, or is held in a fork."""
+        return self.status == "failed" or (self.status == "interrupted" and self.method is not None)
+
 
 class FiberRows:
     """The rows of one agent's fibers. Every change belongs to the open slice."""

@@ -189,7 +189,7 @@ class Fibers:
     def goes_on(self, fiber: WorkId) -> bool:
         """Return whether a fiber is not over, or may be resumed."""
         row = self._rows.get(fiber.number)
-        return row is not None and (row.status not in OVER or row.status == "failed")
+        return row is not None and (row.status not in OVER or row.may_resume)
 
     def is_open(self, number: int) -> bool:
         """Return whether a fiber is not over."""
@@ -274,14 +274,17 @@ class Fibers:
             return 0
         gone = self._rows.over(None if row is None else row.number, status)
         for one in gone:
-            self._executor.remove(one, is_done=one.status != "failed")
+            self._executor.remove(one, is_done=not one.may_resume)
         return len(gone)
 
     def resume(self, fiber: str) -> bool:
-        """Resume a fiber that failed, with its steps and its checkpoint; return `False` if there is none."""
+        """Resume a fiber that failed, or is held in a fork, with its steps and its checkpoint.
+
+        Returns `False` if there is none.
+        """
         self._actor.check_use()
         row = self._rows.named(fiber)
-        if row is None or row.status != "failed" or row.number in self._executor.calls:
+        if row is None or not row.may_resume or row.number in self._executor.calls:
             return False
         now = self._actor.host.clock.now()
         self._rows.resume(row.number, now)

@@ -10,6 +10,13 @@ from sapwood.storage.blobs import blob_folder
 from sapwood.storage.file_reader import FileReader
 
 
+def named_files(file: FileReader) -> list[str]:
+    """Return the digests of the larger files of an agent."""
+    if not file.has(FILES):
+        return []
+    return [str(digest) for (digest,) in file.rows("SELECT digest FROM sapwood_files WHERE body IS NULL")]
+
+
 def damaged_files(file: FileReader) -> Iterator[str]:
     """Yield what is wrong with the larger files of an agent, in sentences."""
     if not file.has(FILES):

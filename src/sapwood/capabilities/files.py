@@ -306,6 +306,8 @@ class FileStore:
     def _remove_unnamed(self, name: str, size: int | None) -> None:
         """Remove something from the folder, unless a row names it, or it is being written."""
         if name not in self.writing and not self.table.names(name) and size is not None:
+            if self.archived is None and DIGEST.fullmatch(name):
+                self._host.history.keep_file(self._actor.address.root, self.folder.of(name))
             self.folder.remove(name)
             if self.archived is None or not DIGEST.fullmatch(name):  # there it is a copy, which does not count
                 self._tree.forget_file(size)

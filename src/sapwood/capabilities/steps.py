@@ -137,7 +137,7 @@ class Steps:
             return copier.unpack(stored)
         actor = self._actor
         began_at = actor.host.clock.now()
-        token = running_step.set(Step(actor.address, actor.stem, str(work.id), work.created_at, name))
+        token = running_step.set(Step(actor.birthplace, actor.stem, str(work.id), work.created_at, name))
         try:
             if options is not None:
                 value = await self._tried(options, function, args, kwargs)

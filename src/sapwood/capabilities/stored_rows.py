@@ -23,7 +23,7 @@ class RowIds:
     """The ids of one agent's rows."""
 
     def __init__(self, actor: Actor) -> None:
-        self._tag = row_id(0, actor.address, actor.stem).removeprefix("0")
+        self._tag = row_id(0, actor.birthplace, actor.stem).removeprefix("0")
 
     def id_of(self, number: int) -> str:
         """Return the id of a row."""

@@ -13,7 +13,7 @@ from sapwood.agent import Agent
 from sapwood.chat.chat_conversation import ChatConversation
 from sapwood.chat.chat_hooks import ChatHooks
 from sapwood.chat.chat_turns import ChatTurns
-from sapwood.chat.models.model_check import check_class
+from sapwood.chat.models.model_check import check_alternatives, check_class
 from sapwood.chat.models.user_ledger import TurnUsage
 from sapwood.chat.store.chunks import Chunk
 from sapwood.chat.store.outputs import Output, declare
@@ -48,7 +48,7 @@ PLAIN_HOOKS = frozenset({"on_chunk", "get_model", "get_instructions"})
 SETTINGS = frozenset(
     {"model", "instructions", "tools", "output_type", "max_steps", "max_retries"}
     | {"model_settings", "loop", "concurrency", "debounce", "compact_above", "max_messages", "stall_timeout"}
-    | {"capabilities", "page_messages", "page_bytes"}
+    | {"capabilities", "page_messages", "page_bytes", "alternative_models"}
 )
 SHOWN = frozenset({"send"})
 
@@ -67,6 +67,8 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
 
     model: ClassVar[Any] = None
     """The model: any Pydantic AI model, or its name, such as `openai:gpt-5`."""
+    alternative_models: ClassVar[Mapping[str, Any]] = {}
+    """Models that an operator may choose for a single turn instead, by the names that the studio shows."""
     instructions: ClassVar[str | None] = None
     """The system instructions for the model."""
     tools: ClassVar[Sequence[Any]] = ()
@@ -115,6 +117,7 @@ class ChatAgent(Agent[S], Generic[O, S], hooks=HOOKS, settings=SETTINGS, shows=S
             raise UsageError(
                 f"{cls.__name__}.concurrency must be one of {', '.join(POLICIES)}, got {cls.concurrency!r}."
             )
+        check_alternatives(cls)
         _check_hooks(cls)
         check_tools(cls, cls.tools)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sapwood.chat.store.branches import ConversationBranch
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.turn.conversation import Conversation
@@ -22,12 +23,32 @@ class ChatConversation:
         self._actor = actor
 
     async def messages(self) -> list[UIMessage]:
-        """Return the messages as clients see them, in the format of the AI SDK."""
+        """Return the messages as clients see them, in the format of the AI SDK: those of the active path."""
         return msgspec.json.decode(self._actor.of(ConversationRecord).text())
 
-    async def search(self, words: str, *, limit: int = 20) -> list[UIMessage]:
-        """Return the messages that contain these words, best match first."""
-        return self._actor.of(ConversationRecord).transcript.search(words, limit)
+    async def search(self, words: str, *, limit: int = 20, all_branches: bool = False) -> list[UIMessage]:
+        """Return the messages that contain these words, best match first.
+
+        Only the active path is searched, unless `all_branches` is set.
+        """
+        return self._actor.of(ConversationRecord).transcript.search(words, limit, all_branches=all_branches)
+
+    async def branches(self) -> list[ConversationBranch]:
+        """Return the branches of the conversation: where a message has siblings, each of them begins a branch.
+
+        An edited message is a sibling of the old one, and so is a regenerated answer. A conversation in which nothing
+        was edited or regenerated has no branches.
+        """
+        transcript = self._actor.of(ConversationRecord).transcript
+        return transcript.tree.branches() if transcript.exists else []
+
+    async def switch(self, message_id: str) -> bool:
+        """Make the path through a message active, up to the newest message that follows it.
+
+        Returns `False` if the message is on the active path already. Raises `Refused` if there is no such message, and
+        while a turn is queued, runs or waits for an answer.
+        """
+        return self._actor.of(Conversation).switch(message_id)
 
     async def pin(self, message_id: str) -> bool:
         """Keep a message for the model as it is: no summary replaces it, and its tool results are not cleared.
@@ -41,11 +62,14 @@ class ChatConversation:
         return self._actor.of(ConversationRecord).transcript.unpin(message_id)
 
     async def export(self) -> dict[str, Any]:
-        """Return the whole conversation: the messages as clients and as the model see them, and every turn."""
+        """Return the whole conversation: the messages as clients and as the model see them, and every turn.
+
+        `other_branches` has the messages that are not on the active path, each with the id of the message before it.
+        """
         return self._actor.of(ConversationRecord).export()
 
     async def clear(self) -> None:
-        """Delete all messages and turns. A running turn is cancelled."""
+        """Delete all messages, of all branches, and all turns. A running turn is cancelled."""
         self._actor.of(Conversation).clear()
 
     def history(self) -> list[ModelMessage]:

@@ -158,6 +158,7 @@ class ClientProtocol(HearsFiles):
         attached: Mapping[str, bytes],
         replay_seconds: float | None = None,
         overrides: TurnOverrides | None = None,
+        after: str | None = None,
     ) -> TurnRow:
         """Have something answered that came as the AI SDK sends it."""
         said: Any = body.pop("messages", None)
@@ -189,6 +190,7 @@ class ClientProtocol(HearsFiles):
             user=id_of(user),
             replay_seconds=replay_seconds,
             overrides=overrides,
+            after=after,
         )
         if is_inline and sender is not None:  # it would send the bytes again with its next message
             self._record.stream.tell_one(sender, wire.messages(self._record.page()))

@@ -23,6 +23,7 @@ EXTRA_OF = {
     "nats": "cluster",
     "obstore": "cluster",
     "opentelemetry": "otel",
+    "pydantic_evals": "evals",
     "prometheus_client": "metrics",
     "pydantic_ai": "chat",
     "pydantic_monty": "sandbox",
@@ -91,6 +92,13 @@ def load(target: str, data: str | None = None, **given: str) -> LoadedApp:
     if wanted:
         app.configure(**wanted)
     return LoadedApp(found, app)
+
+
+def import_file(file: str) -> ModuleType:
+    """Import a Python file."""
+    if not file.endswith(".py"):
+        raise UsageError(f"Expected a Python file, got {file!r}.")
+    return _import(file)
 
 
 def _inside(module: ModuleType, found: Any, target: str) -> App:

@@ -57,7 +57,7 @@ def backup(
         return await operator.backup(where, address)
 
     report = msgspec.convert(remote.ask_or_open(data, "backup", here, folder=where, address=address), TreeReport)
-    return copied(report, target, keep)
+    return copied(report, target, keep, Path(data))
 
 
 def restore(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import shutil
 import tempfile
 import time
@@ -16,9 +17,12 @@ from sapwood.address import Address
 from sapwood.app import CONTENT_CHECKS
 from sapwood.capabilities.file_copies import TreeFileCopies
 from sapwood.cli.quantities import counted
+from sapwood.cli.zoned_time import with_zone
+from sapwood.clock import SystemClock
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.log.archive_files import NAMED_OBJECTS
 from sapwood.kernel.log.restore import TreeContent
+from sapwood.kernel.node.backup_notes import note_archived_backup
 from sapwood.kernel.node.stored_copies import back_up_stored, check_stored, put_into, until_finished
 from sapwood.kernel.node.tree_check import record_left_out
 from sapwood.kernel.node.tree_report import DamagedTree, TreeReport
@@ -41,12 +45,7 @@ def moment(text: str | None) -> float | None:
     """Parse a time with a time zone; `None` means now."""
     if text is None:
         return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise UsageError(f"Expected a time with a time zone, such as 2026-11-16T05:00:00Z or …+01:00, got {text!r}.")
+    at = with_zone(text)
     if at.timestamp() > time.time():
         raise UsageError("--at must not be in the future.")
     return at.timestamp()
@@ -62,6 +61,9 @@ async def backup(
     from sapwood.runtimes.cluster.nats.nats_log import NatsLog
 
     async with looking_at(nats, cluster, archive, "sapwood cluster backup") as (connection, names):
+        await note_archived_backup(
+            archive, await asyncio.to_thread(folder.resolve), SystemClock().now(), platform.node()
+        )
         if at is None:
             log = NatsLog(connection, names)
             try:

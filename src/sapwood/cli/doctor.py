@@ -36,7 +36,9 @@ EXTRAS = {
     "temporal": ("temporalio",),
     "sandbox": ("pydantic-monty",),
     "mcp": ("mcp",),
+    "erase": ("cryptography",),
     "metrics": ("prometheus-client",),
+    "evals": ("pydantic-evals",),
     "otel": ("opentelemetry-sdk",),  # the API comes with others, and does nothing alone
 }
 

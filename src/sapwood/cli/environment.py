@@ -98,6 +98,7 @@ READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "int | None": (int, "a whole number"),
     "float": (float, "a number"),
+    "float | None": (float, "a number"),
     "int | Per | tuple[int | Per, ...] | None": (_budget(int), "a whole number, or such as 1000/day@Europe/Berlin"),
     "float | Per | tuple[float | Per, ...] | None": (_budget(float), "a number, or such as 50/month@Europe/Berlin"),
     "bool": (_flag, "true or false"),

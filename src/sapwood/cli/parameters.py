@@ -16,6 +16,7 @@ DataOfApp = Annotated[str | None, Parameter(help="The data folder. Overrides SAP
 Host = Annotated[str, Parameter(env_var="SAPWOOD_HOST", help="The address to listen on.")]
 Port = Annotated[int, Parameter(env_var="SAPWOOD_PORT", help="The port to listen on. 0 picks a free port.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
+Yes = Annotated[bool, Parameter(negative="", help="Do not ask.")]
 Insecure = Annotated[bool, Parameter(negative="", help="Allow a public address without `authenticate`.")]
 Studio = Annotated[bool, Parameter(env_var="SAPWOOD_STUDIO", negative="", help="Serve the studio at `/studio/`.")]
 Log = Annotated[

@@ -19,16 +19,20 @@ def record(
     turn: Annotated[str, Parameter(help="The id of a turn that has ended.")],
     /,
     *,
+    run_tools: Annotated[
+        bool, Parameter(negative="", help="Run the tools of the agents in the test, and compare what they return.")
+    ] = False,
     out: Annotated[
         Path | None, Parameter(help="The file to write. In an existing folder, the file gets a name of its own.")
     ] = None,
     data: Data = "sapwood-data",
 ) -> None:
-    """Print a turn of a chat agent as a pytest file, with a scripted model and recorded tools. Wakes no agent.
+    """Print a turn of a chat agent as a pytest file, with scripted models and recorded tools. Wakes no agent.
 
+    Sub-agents that the model used as tools run in the test, each with a script of its own.
     The ids of turns are listed by `sapwood explain ADDRESS`.
     """
-    found = remote.answer_of(data, "record", address=address, turn=turn)
+    found = remote.answer_of(data, "record", address=address, turn=turn, run_tools=run_tools)
     if out is None:
         say(found["text"].removesuffix("\n"))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import http.client
 import json
@@ -19,14 +20,21 @@ from sapwood.admin.endpoints import ENDPOINTS
 from sapwood.app import App
 from sapwood.cli.operator_file import FILE
 from sapwood.errors import FolderInUse, ForbiddenSql, Refused, SapwoodError, Unavailable, UsageError
-from sapwood.settings import Settings
+from sapwood.kernel.history.segments import HISTORY
+from sapwood.settings import Limits, Settings
 
 T = TypeVar("T")
 
 TIMEOUT = 600.0
 SOON = 5.0
-LONG = ("backup", "restore", "verify")
+LONG = ("backup", "restore", "verify", "diff", "fork", "rewind", "move", "export", "import", "erase")
 """Requests without a timeout: they take as long as there is data."""
+CREATING = ("import",)
+"""Requests that make trees, also in a folder that no server has used."""
+OF_THE_PAST = ("moments", "diff", "fork", "rewind", "export")
+"""Requests that may read the history of a tree."""
+FOR_GOOD = Settings(history=1e10, limits=Limits(history_bytes=1 << 60))
+"""A command does not know for how long the app keeps the history. It continues the history, and removes nothing."""
 
 
 def ask(data: str, what: str, **asked: Any) -> dict[str, Any]:
@@ -69,14 +77,14 @@ def ask_or_open(
     try:
         return ask(data, what, **asked)
     except Unavailable:
-        if not (Path(data) / "trees").is_dir():
+        if what not in CREATING and not (Path(data) / "trees").is_dir():
             raise
-    return _alone(data, here)
+    return _alone(data, here, has_past=what in OF_THE_PAST and (Path(data) / HISTORY).is_dir())
 
 
 def answer_of(data: str, what: str, **asked: Any) -> dict[str, Any]:
     """Return what an endpoint answers: of the server of a data folder, or on the folder if no server runs."""
-    return ask_or_open(data, what, functools.partial(_answer_here, what, asked), **asked)
+    return ask_or_open(data, what, functools.partial(answer_here, what, asked), **asked)
 
 
 def rows(data: str, what: str, most: int, **asked: Any) -> list[dict[str, Any]]:
@@ -92,15 +100,18 @@ def rows(data: str, what: str, most: int, **asked: Any) -> list[dict[str, Any]]:
     return found
 
 
-async def _answer_here(what: str, params: dict[str, Any], operator: Admin) -> dict[str, Any]:
+async def answer_here(what: str, params: dict[str, Any], operator: Admin) -> dict[str, Any]:
+    """Return what an endpoint answers in a folder that was opened."""
     endpoint = ENDPOINTS[what]
     assert endpoint.answer is not None
     return await endpoint.answer(AdminCall(operator.node, operator, FULL), endpoint.read(params, FULL))
 
 
-def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]], *, has_past: bool) -> T:
+    settings = dataclasses.replace(FOR_GOOD if has_past else Settings(), data=data)
+
     async def work() -> T:
-        async with App(agents=[], settings=Settings(data=data)) as app:
+        async with App(agents=[], settings=settings) as app:
             app.node.alarms.stop()  # without the classes no agent can be woken
             return await here(Admin(app.node))
 

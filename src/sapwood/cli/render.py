@@ -209,6 +209,8 @@ def _call(method: str, arguments: dict[str, Any]) -> str:
 def _history(letter: dict[str, Any], now: datetime) -> str:
     failed_at = datetime.fromisoformat(letter["failed_at"])
     when = f"{failed_at:%Y-%m-%d %H:%M:%S} UTC, {ago((now - failed_at).total_seconds())}"
+    if letter["code"] == "forked":
+        return f"held since {when}"
     attempts, times = letter["attempts"], letter["occurrences"]
     tried = f"after {counted(attempts, 'attempts')}" if attempts else "without an attempt"
     return f"failed {tried}, {f'{times} times, last ' if times > 1 else ''}{when}"

@@ -44,7 +44,7 @@ from sapwood.runtimes.repartition import arrange, tidy
 from sapwood.runtimes.workers.placement import ShardPlan, shared_by
 from sapwood.runtimes.workers.supervisor import WHERE, Seat, Supervisor
 from sapwood.runtimes.workers.supervisor_upgrade import WorkersBefore
-from sapwood.settings import Durability, Settings
+from sapwood.settings import DEV_HISTORY, Durability, Settings
 from sapwood.storage.availability import StorageUnavailable, probe
 from sapwood.storage.files import Files, FolderLock
 from sapwood.studio.door import StudioDoor
@@ -293,6 +293,8 @@ def _loaded(options: ServeOptions) -> LoadedApp:
     app = loaded.app
     if options.dev:
         app.configure(check_state=True, origins=(*app.settings.origins, *LOOPBACK_ORIGINS))
+        if app.settings.history is None and app.settings.durability != Durability.REPLICATED:
+            app.configure(history=DEV_HISTORY)
     _check_safe(options, app)
     check_agents(app)
     return loaded

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import IO, Any
 
 from rich import text as rich
 from rich.style import Style
 
+from sapwood.errors import UsageError
 from sapwood.escapes import escape_controls
 
 
@@ -25,6 +27,17 @@ class Text(rich.Text):
 def say(text: str, *, file: IO[str] | None = None, flush: bool = False) -> None:
     """Print text with its control characters escaped, except line breaks. JSON stays valid JSON."""
     print(escape_controls(text, keep="\n"), file=file, flush=flush)
+
+
+def confirm(question: str, refusal: str, *, yes: bool) -> None:
+    """Ask the user, unless `yes`. Raises `UsageError`, which begins with the refusal, unless the answer is yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{refusal} Standard input is no terminal, so it cannot be confirmed there. Pass --yes.")
+    say(f"{question} [y/N] ", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError(f"{refusal} Confirm with y, or pass --yes.")
 
 
 def error_line(error: object) -> str:

@@ -48,7 +48,10 @@ class AgentFibers:
         return self._fibers.cancel(fiber)
 
     def resume(self, fiber: str) -> bool:
-        """Continue a fiber that failed; completed steps do not run again. Returns `False` if no such fiber failed."""
+        """Continue a fiber that failed or was interrupted; completed steps do not run again.
+
+        Returns `False` if there is no such fiber.
+        """
         return self._fibers.resume(fiber)
 
     def resolve(self, fiber: str, result: object = None) -> bool:

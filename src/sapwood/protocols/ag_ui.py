@@ -133,8 +133,8 @@ class AgUi(Adapter):
         return stream.frames(current.id, position, None)
 
     def _is_new(self, said: Sequence[UIMessage], exchange: Exchange) -> bool:
-        """Return whether one of these messages is not stored as it is."""
-        stored = {one["id"]: one["parts"] for one in exchange.messages()} if said else {}
+        """Return whether one of these messages is not stored as it is, in any branch."""
+        stored = {one.message["id"]: one.message["parts"] for one in exchange.placed_messages()} if said else {}
         return any(stored.get(one["id"]) != one["parts"] for one in said)
 
     async def _begin(

@@ -18,6 +18,7 @@ from sapwood.capabilities.schedules import Schedules
 from sapwood.capabilities.state import State
 from sapwood.chat.client_protocol import REGENERATE, ClientProtocol
 from sapwood.chat.models.turn_overrides import TurnOverrides
+from sapwood.chat.store.branches import PlacedMessage
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_names import TurnName, TurnNames
@@ -110,6 +111,7 @@ class Exchange:
         client_tools: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
         regenerate: bool = False,
+        after: str | None = None,
         settings: Mapping[str, Any] | None = None,
         instructions: str | None = None,
         replay: timedelta = REPLAY,
@@ -118,8 +120,9 @@ class Exchange:
 
         `messages` are in the format of the AI SDK: those that the agent has not stored are new. `client_tools` are
         the tools that the client executes. `body` is kept with the turn as `Turn.body`. With `regenerate`, the last of
-        the messages is answered again. `settings` are fields of the `ModelSettings` of Pydantic AI for this turn, and
-        `instructions` follow those of the class. For as long as `replay` after its end, `events` has the whole turn.
+        the messages is answered again. They follow the message `after`; `None` means the last one. `settings` are
+        fields of the `ModelSettings` of Pydantic AI for this turn, and `instructions` follow those of the class. For
+        as long as `replay` after its end, `events` has the whole turn.
         """
         row = self._record.turns.get(id)
         if row is None:
@@ -128,7 +131,7 @@ class Exchange:
                 said["trigger"] = REGENERATE
             overrides = TurnOverrides(dict(settings or {}), instructions) if settings or instructions else None
             talk = self._actor.of(ClientProtocol)
-            row = await talk.accept(said, id, None, self.user, {}, replay.total_seconds(), overrides)
+            row = await talk.accept(said, id, None, self.user, {}, replay.total_seconds(), overrides, after)
         return self._record.shown(row)
 
     @property
@@ -191,8 +194,16 @@ class Exchange:
         return self._actor.of(Conversation).cancel(id, bounded_reason(reason))
 
     def messages(self) -> list[UIMessage]:
-        """Return the conversation in the format of the AI SDK."""
+        """Return the conversation in the format of the AI SDK: the messages of the active path."""
         return msgspec.json.decode(self._record.text())
+
+    def placed_messages(self) -> list[PlacedMessage]:
+        """Return the messages of all branches, then what is queued."""
+        return self._record.placed_messages(with_waiting=True)
+
+    def end_of(self, id: str) -> tuple[str, bool] | None:
+        """Return the id of the last message of a turn, and whether it is on the active path; `None` without one."""
+        return self._record.end_of(self._row(id))
 
     def answer_of(self, id: str) -> UIMessage | None:
         """Return the message that a turn has written, as far as it is stored; `None` if there is none yet."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from sapwood.chat.store.branches import PlacedMessage
 from sapwood.protocols.openai_errors import ApiError
 from sapwood.protocols.openai_ids import AgentId, derived, read_call_id
 
@@ -23,11 +24,13 @@ class Placement:
     digest: str
     """What stands for the message and all before it."""
     message: str | None = None
-    """The id of the stored message in whose place it stands; `None` for a new one."""
+    """The id of the stored message that it is; `None` for a new one."""
     is_known: bool = False
     """Whether it is that message, and is to be answered again."""
     is_last: bool = False
-    """Whether the stored message is the last one."""
+    """Whether the stored message is the last one of the active path."""
+    after: str | None = None
+    """The id of the stored message that a new one follows; `None` means the last one of the active path."""
     with_earlier: bool = False
     """Whether the history is quoted, because the conversation has none of it."""
 
@@ -90,22 +93,20 @@ def next_digest(before: str, parts: list[Json]) -> str:
     return derived("history", before, *said)
 
 
-def placed(history: ChatHistory, stored: Sequence[Json], *, resends: bool) -> Placement:
-    """Return where the last message belongs: `stored` are the messages of the user that the conversation has.
+def placed(history: ChatHistory, stored: Sequence[PlacedMessage], *, resends: bool) -> Placement:
+    """Return where the last message belongs: `stored` are the messages that the conversation has, of all branches.
 
     `resends` says that the client sends the whole history each time.
     """
-    known, mine = _digests(stored), history.digests()
-    if not stored:
+    known, mine = _Known(stored), history.digests()
+    if known.last is None:
         return Placement(mine[-1], with_earlier=True)
     if len(mine) == 1 and not resends:  # it leaves the history to the server
-        return Placement(next_digest(known[-1], history.users[0]))
-    if mine[-1] in known:
-        at = known.index(mine[-1])
-        return Placement(mine[-1], stored[at]["id"], is_known=True, is_last=at == len(known) - 1)
-    if len(mine) > 1 and mine[-2] in known:
-        at = known.index(mine[-2]) + 1
-        return Placement(mine[-1], stored[at]["id"] if at < len(stored) else None)
+        return Placement(next_digest(known.digests[known.last], history.users[0]))
+    if (found := known.ids.get(mine[-1])) is not None:
+        return Placement(mine[-1], found, is_known=True, is_last=found == known.last)
+    if len(mine) > 1 and (before := known.ids.get(mine[-2])) is not None:
+        return Placement(mine[-1], after=None if before == known.last else known.ends[before])
     raise ApiError(
         "The history is not that of this conversation. Send the messages as they were, or begin a new one.",
         param="messages",
@@ -114,13 +115,40 @@ def placed(history: ChatHistory, stored: Sequence[Json], *, resends: bool) -> Pl
     )
 
 
-def _digests(stored: Sequence[Json]) -> list[str]:
-    """Return for each stored message of the user what stands for it and all before it."""
-    found: list[str] = []
-    for message in stored:
-        metadata: Any = message.get("metadata")
-        noted: Any = cast("Json", metadata).get(META) if isinstance(metadata, dict) else None
-        digest: Any = cast("Json", noted).get("history") if isinstance(noted, dict) else None
-        texts = [part for part in message["parts"] if part["type"] == "text"]
-        found.append(digest if isinstance(digest, str) else next_digest(found[-1] if found else "", texts))
-    return found
+class _Known:
+    """What a conversation has of histories: of each branch its messages of the user."""
+
+    def __init__(self, stored: Sequence[PlacedMessage]) -> None:
+        self.ids: dict[str, str] = {}
+        """The message of the user that a digest stands for: one of the active path, if there are several."""
+        self.digests: dict[str, str] = {}
+        """What stands for each message of the user and all before it."""
+        self.ends: dict[str, str] = {}
+        """The last message that answers each message of the user, or itself."""
+        self.last: str | None = None
+        """The last message of the user on the active path."""
+        asked: dict[str | None, str] = {}
+        active = {one.message["id"] for one in stored if one.is_active}
+        for after, message, is_active in stored:
+            id, before = message["id"], asked.get(after)
+            if message["role"] == "user":
+                digest = _digest(message, self.digests[before] if before is not None else "")
+                asked[id], self.digests[id], self.ends[id] = id, digest, id
+                if is_active or self.ids.get(digest) not in active:
+                    self.ids[digest] = id
+                if is_active:
+                    self.last = id
+            elif before is not None:
+                asked[id] = before
+                if is_active or self.ends[before] not in active:
+                    self.ends[before] = id
+
+
+def _digest(message: Json, before: str) -> str:
+    """Return what stands for a stored message of the user and all before it."""
+    metadata: Any = message.get("metadata")
+    noted: Any = cast("Json", metadata).get(META) if isinstance(metadata, dict) else None
+    digest: Any = cast("Json", noted).get("history") if isinstance(noted, dict) else None
+    if isinstance(digest, str):
+        return digest
+    return next_digest(before, [part for part in message["parts"] if part["type"] == "text"])

@@ -56,7 +56,9 @@ class NewTurn:
     settings: Json
     instructions: str | None = None
     place: Placement | None = None
-    """Where the message belongs; `None` means at the end."""
+    """Where the message belongs in the history that was sent; `None` if none was."""
+    after: str | None = None
+    """The id of the stored message that it follows; `None` means the last one of the active path."""
 
 
 class Responses:
@@ -80,8 +82,8 @@ class Responses:
             return await self.continued(asked, id)
         if row is not None:
             return row
-        self._check_place(asked)
-        new = self._new_turn(asked)
+        after = self._follows(asked)
+        new = self._new_turn(asked, after)
         if isinstance(new, ResponseRow):
             return new
         return await self.begin(new, id, asked.digest, self._repeated(asked))
@@ -98,7 +100,7 @@ class Responses:
             raise ApiError(text, param="Idempotency-Key", code="idempotency_key_reused", status=409)
         return row
 
-    def _new_turn(self, asked: CreateRequest) -> NewTurn | ResponseRow:
+    def _new_turn(self, asked: CreateRequest, after: str | None) -> NewTurn | ResponseRow:
         history = asked.input.history
         if asked.previous is not None or asked.conversation is not None or not history.has_earlier:
             parts, place = history.users[-1], None
@@ -107,7 +109,7 @@ class Responses:
             if isinstance(place, ResponseRow):
                 return place
             parts = history.last(with_earlier=place.with_earlier)
-        return NewTurn(parts, asked.tools, asked.hints, asked.settings, asked.instructions, place)
+        return NewTurn(parts, asked.tools, asked.hints, asked.settings, asked.instructions, place, after)
 
     def placed(self, history: ChatHistory, called: AgentId | None, *, resends: bool) -> Placement | ResponseRow:
         """Return where the last message of a history belongs. If it is being answered, return its response.
@@ -116,8 +118,7 @@ class Responses:
         """
         if called is not None:
             self.row(called.tail, response_id(self._exchange.address, called.tail))
-        stored = [one for one in self._exchange.messages() if one["role"] == "user"]
-        place = placed(history, stored, resends=resends)
+        place = placed(history, self._exchange.placed_messages(), resends=resends)
         row = self._current() if place.is_known and place.is_last else None
         return place if row is None else row
 
@@ -143,6 +144,7 @@ class Responses:
             client_tools=new.tools,
             body={"openai": {"model": self._model, **new.hints}},
             regenerate=place.is_known,
+            after=place.after or new.after,
             settings=new.settings,
             instructions=new.instructions,
         )
@@ -152,21 +154,31 @@ class Responses:
         functions = [tool["name"] for tool in asked.tools]
         return {**asked.repeated, "previous_response_id": asked.previous_id, "functions": functions}
 
-    def _check_place(self, asked: CreateRequest) -> None:
-        """Refuse to continue what does not exist, or what another response has continued."""
-        if asked.previous is not None:
-            before = self._previous(asked)
-            for row in self._table.after(before.number):
-                turn = self._exchange.turn(row.turn)
-                if turn is not None and turn.status not in ("failed", "cancelled", "skipped"):
-                    raise ApiError(
-                        "Another response has continued from `previous_response_id`, and a conversation has one line. "
-                        f"Continue from {response_id(self._exchange.address, row.id)}.",
-                        param="previous_response_id",
-                        code="previous_response_not_latest",
-                    )
-        elif asked.conversation is not None:
-            self.check_conversation(asked.conversation)
+    def _follows(self, asked: CreateRequest) -> str | None:
+        """Return the message after which a request begins a branch; `None` if it continues the active path.
+
+        A request that continues from a response begins a branch if another one has done so before, and if that response
+        belongs to another branch.
+        """
+        if asked.previous is None:
+            if asked.conversation is not None:
+                self.check_conversation(asked.conversation)
+            return None
+        before = self._previous(asked)
+        end, is_continued = self._exchange.end_of(before.turn), False
+        for row in self._table.after(before.number):
+            turn = self._exchange.turn(row.turn)
+            if turn is None or turn.status in ("failed", "cancelled", "skipped"):
+                continue
+            if row.turn == before.turn:
+                raise ApiError(
+                    "The response that `previous_response_id` names waited for answers and was continued with them. "
+                    f"Continue from {response_id(self._exchange.address, row.id)}.",
+                    param="previous_response_id",
+                    code="previous_response_not_latest",
+                )
+            is_continued = True
+        return end[0] if end is not None and (is_continued or not end[1]) else None
 
     def check_conversation(self, found: AgentId) -> None:
         """Refuse the id of a conversation in which the user has had no response. A plain name is not refused."""

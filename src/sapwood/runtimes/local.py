@@ -12,6 +12,8 @@ from typing import Protocol
 from sapwood.clock import Clock, SystemClock
 from sapwood.errors import UsageError
 from sapwood.kernel.durability.local_gates import DiskGate, ProcessGate
+from sapwood.kernel.history.gate import HistoryGate
+from sapwood.kernel.history.recorder import HistoryRecorder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.rpc_server import RpcServer
 from sapwood.kernel.ports.durability import Gate
@@ -106,6 +108,7 @@ class LocalRuntime:
         self._share = share
         self._predecessor = predecessor
         self._lock: Lock | None = None
+        self._history: HistoryRecorder | None = None
 
     async def start(self, deps: object) -> Node:
         if self._predecessor is not None:
@@ -115,6 +118,7 @@ class LocalRuntime:
 
     def _start(self, deps: object) -> Node:
         folder = Path(self._settings.data)
+        self._history = self._make_history(folder)
         gate = self.make_gate()
         fitting = databases_that_fit(self._settings.connections, synced=gate.synced)
         try:
@@ -142,9 +146,12 @@ class LocalRuntime:
             part="" if share is None else share.part,
             pool="" if share is None else share.pool,
             restarts=0 if share is None else share.restarts,
+            history=self._history,
             timings=self._timings,
             random=self._random,
         )
+        if self._history is not None:
+            self._history.attach(node.trees.get, node.owns, node.crashed_before)
         if far is not None:
             RpcServer(node, far)
         return node
@@ -178,9 +185,22 @@ class LocalRuntime:
             await self._share.hang_up()
 
     def make_gate(self) -> Gate:
-        if self._settings.durability == Durability.DISK:
-            return DiskGate(self._files, asyncio.get_running_loop())
-        return ProcessGate()
+        is_synced = self._settings.durability == Durability.DISK
+        gate: Gate = DiskGate(self._files, asyncio.get_running_loop()) if is_synced else ProcessGate()
+        return gate if self._history is None else HistoryGate(gate, self._history)
+
+    def _make_history(self, folder: Path) -> HistoryRecorder | None:
+        if not self._settings.history_seconds:
+            return None
+        return HistoryRecorder(
+            folder,
+            self._settings.history_seconds,
+            clock=self._clock,
+            files=self._files,
+            loop=asyncio.get_running_loop(),
+            limits=self._settings.limits,
+            timings=self._timings,
+        )
 
     def release(self) -> None:
         if self._lock is not None:

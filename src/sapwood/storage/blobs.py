@@ -26,7 +26,14 @@ def blob_folder(database: Path) -> Path:
 def blobs_in(tree: Path) -> Iterator[Path]:
     """Yield the complete files of all agents of a tree."""
     for folder in blob_folders(tree):
-        yield from (path for path in sorted(folder.iterdir()) if DIGEST.fullmatch(path.name))
+        yield from blobs_of(folder)
+
+
+def blobs_of(folder: Path) -> list[Path]:
+    """Return the complete files of one agent; none if it has no folder."""
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if DIGEST.fullmatch(path.name)]
 
 
 def blob_folders(tree: Path) -> list[Path]:

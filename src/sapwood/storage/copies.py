@@ -8,18 +8,13 @@ no task checkpoints or removes a file during it.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from sapwood.errors import StoredDataError, Unavailable
-from sapwood.storage.files import make_private_folder, open_private
-
-CHUNK = 1024 * 1024
+from sapwood.storage import copy_process
 
 
 class FilePart(msgspec.Struct, frozen=True):
@@ -36,6 +31,8 @@ class Order(msgspec.Struct, frozen=True):
     source: str
     target: str
     parts: list[FilePart]
+    is_durable: bool = True
+    """Whether the copies must survive a loss of power when the order is done."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -51,8 +48,7 @@ class Outcome(msgspec.Struct, frozen=True):
 class Copier:
     """Copies in a separate process, durably, one order after the other.
 
-    Not in this process: closing a database file would drop the locks that SQLite holds on it. It takes long to start,
-    so there is one for many trees.
+    Not in this process: closing a database file would drop the locks that SQLite holds on it.
     """
 
     def __init__(self) -> None:
@@ -75,11 +71,11 @@ class Copier:
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-c",
-                "from sapwood.storage.copies import main; main()",
+                "-I",
+                copy_process.__file__,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                limit=CHUNK,
+                limit=copy_process.CHUNK,
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -98,53 +94,3 @@ class Copier:
 async def copy_elsewhere(order: Order, copier: Copier) -> int:
     """Copy the files of a tree; return how many bytes that were."""
     return await copier.copy(order)
-
-
-class _Unreadable(Exception):
-    """A file cannot be read."""
-
-
-def _copy(order: Order) -> int:
-    make_private_folder(Path(order.target))
-    total = 0
-    for part in order.parts:
-        target = Path(order.target, part.name)
-        make_private_folder(target.parent)
-        with open_private(target, "xb") as copy:
-            for data in _chunks(Path(order.source, part.name), part.length):
-                copy.write(data)
-            total += copy.tell()
-            copy.flush()
-            os.fsync(copy.fileno())
-    for folder in {Path(order.target, part.name).parent for part in order.parts} | {Path(order.target)}:
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    return total
-
-
-def _chunks(path: Path, length: int | None) -> Iterator[bytes]:
-    left = sys.maxsize if length is None else length
-    try:
-        with path.open("rb") as file:
-            while left and (data := file.read(min(left, CHUNK))):
-                yield data
-                left -= len(data)
-    except OSError as error:
-        raise _Unreadable(f"The file {path.name} cannot be read: {error.strerror}.") from None
-
-
-def _outcome(order: Order) -> Outcome:
-    try:
-        return Outcome(_copy(order))
-    except _Unreadable as error:
-        return Outcome(unreadable=str(error))
-    except OSError as error:
-        return Outcome(failed=str(error))
-
-
-def main() -> None:
-    """Carry out the orders that are read, until there are no more."""
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(msgspec.json.encode(_outcome(msgspec.json.decode(line, type=Order))) + b"\n")
-        sys.stdout.buffer.flush()

@@ -20,9 +20,11 @@ def mark_copies(folder: Path, *, is_durable: bool) -> None:
     marks = Marks(folder, files)
     for path in sorted(folder.glob("*.db")):
         with suppress(StoredDataError):
-            with reading(path) as file:
-                frames = file.frames
-            clear_log_after(path, frames, files)
+            frames = 0
+            if path.with_name(f"{path.name}-wal").exists():
+                with reading(path) as file:
+                    frames = file.frames
+                clear_log_after(path, frames, files)
             marks.write(path.stem, position(path, frames, stored_version(path), files.boot, is_durable=is_durable))
     with suppress(FileNotFoundError):
         files.sync_file(folder / MARKS)

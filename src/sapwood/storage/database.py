@@ -97,6 +97,7 @@ class Database:
         "frames",
         "in_transaction",
         "is_marked",
+        "is_new",
         "last_used",
         "let_go",
         "max_bytes",
@@ -155,6 +156,8 @@ class Database:
         self._marks = marks
         self._version = 0
         """How often the WAL was copied into the file."""
+        self.is_new = False
+        """Whether its file was created when it was opened last."""
         self._files = files
         self._owner = owner
         self._synced = synced
@@ -260,7 +263,8 @@ class Database:
 
     def _open_file(self) -> Mark | None:
         """Create the file, or open it to sync it. Return how far it was written."""
-        if not self.exists:
+        self.is_new = not self.exists
+        if self.is_new:
             self._owner.before_create(self)
             if self._synced and self.wal.exists():
                 # A loss of power at its birth kept this name and lost the file's own: no caller has an answer about it.
@@ -635,10 +639,28 @@ class Database:
         # The mark first: a log that is empty begins from the start, and may not be behind its mark.
         self._store(self._position(0)._replace(generation=0))
         self.is_marked = False
+        if not self.is_open:
+            return  # the node has ended in between
         try:
             self._checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error as error:
             self._checkpoint_failed(error)
+
+    def vacuum(self) -> None:
+        """Write the file again without what was deleted from it, so that no byte of that is left in it.
+
+        The log may have it until `empty_log`. Only between transactions, and if the file may be written.
+        """
+        connection = self._ready()
+        self.stop_readers(SlowSql("read_sql() was interrupted: the database is written again without deleted rows."))
+        self._new_cursor()
+        connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 1)  # it attaches the new file
+        try:
+            connection.execute("VACUUM", prepare_flags=OWN_FLAGS).fetchall()
+        except apsw.Error as error:
+            raise self._translated(error, "VACUUM") from error
+        finally:
+            connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
 
     def stop_readers(self, reason: SapwoodError) -> None:
         """Interrupt `read_sql`, which raises `reason`; the file may change then."""

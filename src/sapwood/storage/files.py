@@ -28,7 +28,7 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 OTHERS = 0o077
 """The permissions of group and others."""
-OWN_ENTRIES = ("trees", "crashes", "alarms*", "strikes.jsonl")
+OWN_ENTRIES = ("trees", "history", "crashes", "alarms*", "strikes.jsonl")
 """What a data folder holds of agents: narrowed even where the folder itself belongs to another user."""
 
 
@@ -138,6 +138,15 @@ class Files:
         descriptor = os.open(path, os.O_WRONLY)
         try:
             os.pwrite(descriptor, content, place)
+        finally:
+            os.close(descriptor)
+
+    def append(self, path: Path, content: bytes) -> None:
+        """Write to the end of an existing file that SQLite does not use."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
         finally:
             os.close(descriptor)
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from sapwood.errors import StoredDataError
 from sapwood.storage.file_reader import FileReader, reading
-from sapwood.storage.migrations import NewerData
+from sapwood.storage.image import empty_image
+from sapwood.storage.migrations import NewerData, framework_sql
 
 Check = Callable[[FileReader], Iterable[str]]
 """Yields what is wrong with the content of one database, in sentences."""
+LAYOUT = 21
+"""Bytes at the beginning of a database that say how it is stored: its magic, pages, WAL mode and room for checksums."""
 MOST_PROBLEMS = 3
 """Maximum number of problems to name per database: a damaged one may have thousands."""
 BUSY_TIMEOUT = 60.0
@@ -45,6 +48,21 @@ def damage_in(folder: Path, checks: Iterable[Check] = (), frames: Mapping[str, i
     for name in databases:
         found += damage_of(folder / name, checks, (frames or {}).get(name))
     return found
+
+
+def foreign_in(folder: Path) -> Iterator[str]:
+    """Yield, in sentences, what no database of sapwood has: another layout, or SQL that acts on its tables."""
+    layout = empty_image()[:LAYOUT]
+    for path in sorted(folder.glob("*.db")):
+        with path.open("rb") as content:
+            if content.read(LAYOUT) != layout:
+                yield f"{path.name} does not have the layout of its databases."
+                continue
+        with reading(path) as file:
+            rows = file.rows("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('trigger', 'view')")
+            for kind, name, sql in rows:
+                if "sapwood_" in sql.lower() and sql not in framework_sql():
+                    yield f"{path.name} has the {kind} {name!r}, which uses tables of the framework."
 
 
 def _is_empty(path: Path) -> bool:

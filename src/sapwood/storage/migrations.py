@@ -102,6 +102,14 @@ def framework() -> dict[str, int]:
 
 
 @functools.cache
+def framework_sql() -> str:
+    """Return all scripts of the framework."""
+    return "\n".join(
+        entry.read_text() for part in PARTS for entry in (resources.files(f"sapwood.{part}") / "schema").iterdir()
+    )
+
+
+@functools.cache
 def _read(package: str, owner: str) -> tuple[Script, ...]:
     folder = resources.files(package) / "schema"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(f"{owner}_"))

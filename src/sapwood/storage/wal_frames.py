@@ -118,3 +118,9 @@ def fold(path: Path) -> None:
     finally:
         connection.close(True)
     wal.unlink(missing_ok=True)
+
+
+def has_empty_log(path: Path) -> bool:
+    """Return whether the file of a database has everything, and its write-ahead log not one byte."""
+    wal = path.with_name(f"{path.name}-wal")
+    return not wal.exists() or not wal.stat().st_size

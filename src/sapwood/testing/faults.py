@@ -6,13 +6,12 @@ end the process at exactly the third commit, or before the first file is removed
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sapwood.address import Address
 from sapwood.errors import Unavailable
+from sapwood.kernel.durability.gate_layer import GateLayer
 from sapwood.kernel.ports.durability import Commit, Gate
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
@@ -149,21 +148,13 @@ class CountingFiles(Files):
         self._points.passing("after remove")
 
 
-class CountingGate:
+class CountingGate(GateLayer):
     """A gate with a crash point after every commit."""
 
     def __init__(self, points: CrashPoints, below: Gate) -> None:
+        super().__init__(below)
         self._points = points
-        self._below = below
         self._open: set[Database] = set()
-
-    @property
-    def synced(self) -> bool:
-        return self._below.synced
-
-    @property
-    def waiting(self) -> int:
-        return self._below.waiting
 
     @property
     def is_flushing(self) -> bool:
@@ -172,45 +163,12 @@ class CountingGate:
 
     def opened(self, database: Database) -> None:
         self._open.add(database)
-        self._below.opened(database)
+        super().opened(database)
 
     def committed(self, commit: Commit) -> None:
         self._points.passing("committed")
-        self._below.committed(commit)
-
-    def wait(self, database: Database) -> Future[None] | None:
-        return self._below.wait(database)
-
-    def let_go(self, database: Database, leaving: list[Future[None]]) -> None:
-        self._below.let_go(database, leaving)
-
-    def follows(self, database: Database, other: Database) -> None:
-        self._below.follows(database, other)
-
-    def is_quiet(self, database: Database) -> bool:
-        return self._below.is_quiet(database)
-
-    async def sync_folder(self, path: Path) -> None:
-        await self._below.sync_folder(path)
-
-    def alarmed(self, root: Address, due: float | None, dead: int) -> None:
-        self._below.alarmed(root, due, dead)
-
-    async def bury(self, root: Address, folder: Path | None, objects: str = "") -> None:
-        await self._below.bury(root, folder, objects)
-
-    async def flushed(self, root: Address) -> None:
-        await self._below.flushed(root)
-
-    def drop(self, root: Address) -> None:
-        self._below.drop(root)
+        super().committed(commit)
 
     def forget(self, database: Database) -> None:
         self._open.discard(database)
-        self._below.forget(database)
-
-    def moved(self, folder: Path) -> None:
-        self._below.moved(folder)
-
-    def close(self) -> None:
-        self._below.close()
+        super().forget(database)

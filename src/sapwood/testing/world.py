@@ -9,16 +9,17 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 from unittest.mock import patch
 
+from sapwood.address import Address
 from sapwood.agent import Agent
 from sapwood.app import App
 from sapwood.capabilities.children import check_approvers
 from sapwood.capabilities.due_work import SETTLING
 from sapwood.errors import UsageError
 from sapwood.kernel.actors.watchdog import SlowSlice
-from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.rpc.stub import Route
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from sapwood.testing.recorded_tools import RecordedTools
 
 A = TypeVar("A", bound=Agent[Any])
+V = TypeVar("V")
+ByAgent: TypeAlias = Mapping[type[Any], V] | Mapping[str, V] | Mapping[type[Any] | str, V]
+"""Values by agent classes, or by addresses."""
 
 PATIENCE = 0.2
 """Real seconds to wait for something that may wait for the test itself, counted from the last thing it wrote."""
@@ -76,6 +80,7 @@ class World:
             protocols=self._given.protocols,
             user_limits=self._given.user_limits,
             operate=self._given.operate,
+            models=self._given.models,
             pages=self._given.pages,
             settings=self.settings,
             runtime=runtime,
@@ -249,8 +254,8 @@ SLOW = 0.5
 async def running(
     app: App,
     *,
-    models: Mapping[type[Any], Any] | None = None,
-    tools: Mapping[type[Any], RecordedTools] | None = None,
+    models: ByAgent[Any] | None = None,
+    tools: ByAgent[RecordedTools] | None = None,
     slow_slices: str = "fail",
     timings: Timings = DEFAULTS,
     **settings: Any,
@@ -259,48 +264,82 @@ async def running(
 
     `models` replaces the models of chat agents by class, also where `get_model` chooses one:
     `models={Desk: ScriptedModel(text("Hello."))}`. `tools` replaces all tools of chat agents by recorded results:
-    `tools={Desk: RecordedTools({"c1": "6650 km"})}`.
+    `tools={Desk: RecordedTools({"c1": "6650 km"})}`. A key may also be the address of one agent, such as
+    `"Desk:main/Helper:ann"`.
 
     Code that blocks the event loop for half a second fails the test, unless `slow_slices="allow"`. Further
     keyword arguments replace individual settings of the app.
     """
-    with _replaced(models or {}), _recorded(tools or {}):
+    with _replaced(app, models or {}), _recorded(app, tools or {}):
         async with lived(World, app, slow_slices, settings, timings) as world:
             yield world
     for recorded in (tools or {}).values():
         recorded.check()
 
 
+def _by_class(app: App, what: str, given: ByAgent[Any]) -> dict[type[Any], dict[str | None, Any]]:
+    """Return values by class, and then by address; `None` is for all other agents of the class."""
+    found: dict[type[Any], dict[str | None, Any]] = {}
+    for key, value in given.items():
+        if isinstance(key, type):
+            found.setdefault(key, {})[None] = value
+            continue
+        if not isinstance(cast("object", key), str) or ":" not in key:
+            one = what if what == "tools" else "model"
+            raise UsageError(f"{what}: expected agent classes as keys, got {key!r}. Write {what}={{Desk: {one}}}.")
+        type_id = Address.parse(key).type
+        kinds = with_tool_classes([known(cls) for cls in app.agents])
+        cls = next((kind.cls for kind in kinds if type_id in kind.type_ids), None)
+        if cls is None:
+            raise UsageError(f"{what}: the app has no class {type_id}, got the key {key!r}.")
+        found.setdefault(cls, {})[key] = value
+    return found
+
+
 @contextmanager
-def _replaced(models: Mapping[type[Any], Any]) -> Generator[None, None, None]:
+def _replaced(app: App, models: ByAgent[Any]) -> Generator[None, None, None]:
     with ExitStack() as replaced:
-        for cls, model in models.items():
-            if not isinstance(cast("object", cls), type):
-                raise UsageError(f"models: expected agent classes as keys, got {cls!r}. Write models={{Desk: model}}.")
+        for cls, by_address in _by_class(app, "models", models).items():
             if not hasattr(cls, "get_model"):
                 raise UsageError(f"models: {cls.__name__} is not a chat agent, so it has no model.")
-            replaced.enter_context(patch.object(cls, "get_model", _getter(model)))
+            replaced.enter_context(patch.object(cls, "get_model", _getter(by_address, cls.get_model)))
         yield
 
 
 @contextmanager
-def _recorded(tools: Mapping[type[Any], RecordedTools]) -> Generator[None, None, None]:
+def _recorded(app: App, tools: ByAgent[RecordedTools]) -> Generator[None, None, None]:
     if not tools:
         yield
         return
     from sapwood.testing.recorded_tools import check_recorded
 
-    check_recorded(tools)
     with ExitStack() as replaced:
-        for cls, recorded in tools.items():
-            replaced.enter_context(patch.object(cls, "_toolbox", staticmethod(recorded.toolbox)))
-            if (own := getattr(cls, "loop", None)) is not None:
-                replaced.enter_context(own.override(tools=[], toolsets=[recorded.toolset()]))
+        for cls, by_address in _by_class(app, "tools", tools).items():
+            for recorded in by_address.values():
+                check_recorded(cls, recorded)
+            make = _toolbox_maker(by_address, cls._toolbox)
+            replaced.enter_context(patch.object(cls, "_toolbox", staticmethod(make)))
+            if (own := getattr(cls, "loop", None)) is not None and None in by_address:
+                replaced.enter_context(own.override(tools=[], toolsets=[by_address[None].toolset()]))
         yield
 
 
-def _getter(model: object) -> Callable[[object], object]:
-    return lambda agent: model
+def _getter(by_address: Mapping[str | None, Any], otherwise: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def get_model(agent: Any) -> Any:
+        address = str(agent.address)
+        if address in by_address:
+            return by_address[address]
+        return by_address[None] if None in by_address else otherwise(agent)
+
+    return get_model
+
+
+def _toolbox_maker(by_address: Mapping[str | None, Any], otherwise: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def toolbox(actor: Any) -> Any:
+        recorded = by_address.get(str(actor.address), by_address.get(None))
+        return otherwise(actor) if recorded is None else recorded.toolbox(actor)
+
+    return toolbox
 
 
 @asynccontextmanager

@@ -20,9 +20,11 @@ from sapwood.errors import (
 )
 from sapwood.kernel.actors.sockets import TRY_AGAIN
 from sapwood.kernel.marshal.disclosure import internal_error
+from sapwood.kernel.ports.placement import Forwarded
 from sapwood.wire import final_errors
 
 STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (Forwarded, 503),
     (NotFound, 404),
     (NoSuchMethod, 404),
     (InvalidName, 400),

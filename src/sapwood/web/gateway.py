@@ -98,7 +98,15 @@ class Gateway:
             told = escape_controls(segment)
             log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), told, roots)
             raise refusal(400, "Invalid request")
-        return UrlTarget(kind, found.name, found.rest)
+        return UrlTarget(kind, self._name_now(kind, found.name), found.rest)
+
+    def _name_now(self, kind: AgentClass, name: str) -> str:
+        """Return the name of a root, also if it was moved since its URL was made."""
+        try:
+            target = self._node.forwards.target(Address.root_of(kind.type, name), kind.aliases)
+        except InvalidName:
+            return name
+        return name if target is None else target.name
 
     def away(self, place: UrlTarget) -> tuple[Peers, Address] | None:
         """Return the way to a root that another node runs, or `None` if this node runs it or it cannot exist."""
@@ -191,7 +199,11 @@ class Gateway:
             if not is_public:
                 scope["user"] = await self._router.user(request)
             text = await request.body()
-            return await locate(request), repeated(text, receive)
+            found = await locate(request)
+            if not isinstance(found, Response):
+                kind, name, rest = found
+                found = kind, self._name_now(kind, name), rest
+            return found, repeated(text, receive)
         except Refusal as no:
             return no.response, receive
         except BodyRefused as no:

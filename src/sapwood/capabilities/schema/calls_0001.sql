@@ -36,5 +36,6 @@ CREATE TABLE sapwood_dead_letters (
     occurrences INTEGER NOT NULL DEFAULT 1,     -- how often a repeated call was given up
     created_at  REAL NOT NULL,
     failed_at   REAL NOT NULL,
-    trace       TEXT
+    trace       TEXT,
+    held        TEXT                            -- JSON: of a call that a fork holds, what else its row in sapwood_calls had
 ) STRICT;

@@ -154,8 +154,8 @@ class PydanticLoop:
     ) -> ModelResponse:
         """Ask the model to continue.
 
-        `said` receives every event as it comes, `used` what it cost, complete or not, `asked` a function that
-        returns what the model was sent, for models that no HTTP client sends it for, and `rewritten` the messages of
+        `said` receives every event as it comes, `used` what it cost, complete or not, `asked` what the
+        model is asked, in the form of Pydantic AI, and `rewritten` the messages of
         the history whose prompts a capability has replaced.
         """
         from pydantic_ai import Agent
@@ -166,7 +166,8 @@ class PydanticLoop:
         messages = history if given is None else given.messages
         stream: Any = None
         try:
-            async with self._run(turn, messages, model=model, cancellation_token=token) as run:
+            watch = [] if is_plain else [_Watch()(asked)]
+            async with self._run(turn, messages, model=model, capabilities=watch, cancellation_token=token) as run:
                 provider_sockets.watch(model or turn.asked)  # only now is it sure which HTTP client it will use
                 node = run.next_node
                 while not Agent.is_model_request_node(node):
@@ -310,9 +311,9 @@ def _telling() -> Any:
         async def request_stream(
             self, messages: Any, model_settings: Any, model_request_parameters: Any, run_context: Any = None
         ) -> AsyncGenerator[Any]:
+            self._asked(SentForm(self.model_id, messages, dict(model_settings or {}), model_request_parameters))
             streaming = super().request_stream(messages, model_settings, model_request_parameters, run_context)
             async with streaming as response:
-                self._asked(SentForm(messages, dict(model_settings or {}), model_request_parameters))
                 # A response that continues where an earlier one stopped is counted on from there, above us.
                 if messages[-1].kind == "request":
                     events: Any = response._get_event_iterator  # pyright: ignore[reportPrivateUsage]
@@ -328,6 +329,28 @@ def _telling() -> Any:
                     yield event
 
     return Telling
+
+
+@functools.cache
+def _Watch() -> Any:  # noqa: N802 - it makes a class, which needs Pydantic AI to be imported
+    from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+
+    class Watch(AbstractCapability[Any]):
+        """Inside all others: tells what the model is asked after they have changed it."""
+
+        def __init__(self, asked: Callable[[SentForm], None]) -> None:
+            self._asked = asked
+
+        def get_ordering(self) -> Any:
+            return CapabilityOrdering(position="innermost")
+
+        async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+            one = request_context
+            settings, parameters = dict(one.model_settings or {}), one.model_request_parameters
+            self._asked(SentForm(one.model.model_id, list(one.messages), settings, parameters))
+            return one
+
+    return Watch
 
 
 def _deferred(answers: Mapping[str, tuple[str, Any]]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from sapwood.errors import UsageError
 
@@ -27,10 +28,25 @@ def check_class(cls: Any) -> None:
         raise UsageError(
             f'{name}.model must be the name of a model, such as "openai:gpt-5", or a Model of Pydantic AI, got {got}.'
         )
-    try:
-        check_model(model)
-    except ModelUnusable as error:
-        raise UsageError(f"{name}.model cannot be used, got {model!r}: {error}") from None
+    others = ((f"alternative_models[{key!r}]", one) for key, one in cls.alternative_models.items())
+    for place, one in (("model", model), *others):
+        try:
+            check_model(one)
+        except ModelUnusable as error:
+            raise UsageError(f"{name}.{place} cannot be used, got {one!r}: {error}") from None
+
+
+def check_alternatives(cls: Any) -> None:
+    """Refuse a class whose `alternative_models` are not models by their names."""
+    given, name = cls.alternative_models, cls.__name__
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{name}.alternative_models must be models by their names, got {given!r}.")
+    for key, model in cast("Mapping[Any, Any]", given).items():
+        if not (isinstance(key, str) and key and model is not None and _is_model(model)):
+            raise UsageError(
+                f"{name}.alternative_models must have models of Pydantic AI, or their names, by names of your own, got "
+                f"{key!r}: {model!r}."
+            )
 
 
 def _is_model(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a model is sent, as JSON of ours: for models that no HTTP client of a known kind sends it for."""
+"""What a model is asked in the form of Pydantic AI, as JSON: any model can be asked the same again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import msgspec
 
 from sapwood.chat.store.sent_files import without_bytes
 
+NOT_SENT = frozenset({"usage", "run_id", "conversation_id", "instructions"})
+"""Fields of messages that are not for models, or that the parameters have."""
+
 
 @dataclass(frozen=True, slots=True)
 class SentForm:
     """The messages, tools and settings of a request, in the form of Pydantic AI."""
 
+    model: str
+    """The name of the model with its provider."""
     messages: Sequence[Any]
     settings: Any
     parameters: Any
 
     def body(self) -> bytes:
         """Return the whole request."""
-        return self._object([without_bytes(one) for one in self.messages])
+        return self._object([_lean(without_bytes(one)) for one in self.messages])
 
     def frame(self) -> bytes:
         """Return the request with `null` in place of its messages."""
@@ -29,15 +34,19 @@ class SentForm:
 
     def has_frame_of(self, other: SentForm) -> bool:
         """Return whether another request had the same tools and settings."""
-        return bool(self.settings == other.settings and self.parameters == other.parameters)
+        mine, others = (self.model, self.settings, self.parameters), (other.model, other.settings, other.parameters)
+        return bool(mine == others)
 
     def message(self, message: Any) -> bytes:
         """Return one message, as it is in the body."""
-        return _json(without_bytes(message))
+        return _json(_lean(without_bytes(message)))
 
     def _object(self, messages: list[Any]) -> bytes:
+        # Headers may hold keys: they are not for a record.
+        settings = {name: value for name, value in dict(self.settings or {}).items() if name != "extra_headers"}
         fields: dict[str, Any] = {
-            "settings": self.settings,
+            "model": self.model,
+            "settings": settings,
             "parameters": self.parameters,
             "messages": messages,
         }
@@ -45,7 +54,23 @@ class SentForm:
         return b"{" + b",".join(parts) + b"}"
 
 
+def _lean(message: Any) -> dict[str, Any]:
+    """Return a message as JSON has it, without what no model is sent of it and fields that have no value.
+
+    The instructions of a request are in its parameters; messages repeat them.
+    """
+    import pydantic_core
+
+    whole = pydantic_core.to_jsonable_python(message, serialize_unknown=True, bytes_mode="base64")
+    whole["parts"] = [_without_none(part) for part in whole["parts"]]
+    return _without_none({name: value for name, value in whole.items() if name not in NOT_SENT})
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None or name == "content"}
+
+
 def _json(value: Any) -> bytes:
     import pydantic_core
 
-    return pydantic_core.to_json(value, serialize_unknown=True)
+    return pydantic_core.to_json(value, serialize_unknown=True, bytes_mode="base64")

@@ -1,4 +1,4 @@
-"""Settings of the model and instructions that one request asks for, over those of the class."""
+"""The model, its settings and instructions that one request asks for, over those of the class."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+
+from sapwood.chat.models.model_check import ModelUnusable
+from sapwood.chat.store.chat_behavior import ChatBehavior
 
 MOST = "max_tokens"
 """The setting that a request can only lower."""
@@ -19,6 +22,19 @@ class TurnOverrides(msgspec.Struct, omit_defaults=True):
     """Fields of the `ModelSettings` of Pydantic AI."""
     instructions: str | None = None
     """Instructions beside those of the class."""
+    model: str | None = None
+    """The name of one of the alternative models of the class."""
+
+    def model_of(self, agent: ChatBehavior) -> Any:
+        """Return the model that answers."""
+        if self.model is None:
+            return agent.get_model()
+        if self.model not in agent.alternative_models:
+            raise ModelUnusable(
+                f"The message asks for the model {self.model!r}, which is not in `alternative_models` of "
+                f"{type(agent).__name__}."
+            )
+        return agent.alternative_models[self.model]
 
     def settings_over(self, own: Any) -> Any:
         """Return the settings of the class with those of the request."""

@@ -1,21 +1,29 @@
--- A conversation as its clients see it: one row for each message, in order.
+-- A conversation as its clients see it: one row for each message of all branches, in order.
 CREATE TABLE sapwood_messages (
     position    INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT NOT NULL UNIQUE,
     role        TEXT NOT NULL,
-    body        TEXT NOT NULL,                  -- JSON: the whole UIMessage
-    created_at  REAL NOT NULL
+    parent      INTEGER,                        -- the position of the message that it follows; NULL: it is the first
+    is_active   INTEGER NOT NULL DEFAULT 1,     -- 1 if it is on the active path, which is what is shown
+    created_at  REAL NOT NULL,
+    body        TEXT NOT NULL                   -- JSON: the whole UIMessage
 ) STRICT;
+
+CREATE INDEX sapwood_messages_by_path ON sapwood_messages (is_active, position, parent);
 
 -- The same conversation as the model sees it.
 CREATE TABLE sapwood_model_messages (
     position    INTEGER PRIMARY KEY AUTOINCREMENT,
     message     TEXT NOT NULL,                  -- the id of the message above that it is part of
     kind        TEXT NOT NULL,                  -- request or response
+    is_active   INTEGER NOT NULL DEFAULT 1,     -- 1 if the model sees it: on the active path, and not replaced there
+    place       INTEGER,                        -- the position in whose place it stands; NULL: it replaces nothing
+    replaces    TEXT,                           -- JSON: the positions that it replaces on paths with its message
     body        TEXT NOT NULL                   -- JSON: one ModelMessage
 ) STRICT;
 
 CREATE INDEX sapwood_model_messages_by_message ON sapwood_model_messages (message);
+CREATE INDEX sapwood_model_messages_that_replace ON sapwood_model_messages (position) WHERE replaces IS NOT NULL;
 
 -- Turns: one answer each.
 CREATE TABLE sapwood_turns (
@@ -27,7 +35,7 @@ CREATE TABLE sapwood_turns (
     user          TEXT,                         -- the id of the user who sent the message; NULL: no user did
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, failed, cancelled, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
-    last_kept     TEXT,                         -- the id of the last message that stays when it begins; NULL: all stay
+    last_kept     TEXT,                         -- the id of the message that it follows, perhaps in another branch; NULL: the last one
     new_messages  TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
     body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run

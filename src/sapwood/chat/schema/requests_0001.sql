@@ -12,11 +12,13 @@ CREATE TABLE sapwood_sent_messages (
     text        TEXT NOT NULL                   -- its digest in sapwood_sent_texts
 ) STRICT;
 
--- The bodies of requests to models. A step that was tried again, or answered by another model, has several.
+-- The bodies of requests to models: in the form of Pydantic AI and, if an HTTP client that we know sent it, as it was
+-- sent. A step that was tried again, or answered by another model, has several.
 CREATE TABLE sapwood_model_requests (
     number      INTEGER PRIMARY KEY,
     span        INTEGER NOT NULL,               -- the step in sapwood_spans
-    url         TEXT NOT NULL,                  -- without its query; empty: no HTTP client that we know sent it
+    url         TEXT NOT NULL,                  -- without its query; empty: this is the request in the form of Pydantic AI
+    is_redacted INTEGER NOT NULL,               -- 1: App(redact=…) has changed the body
     parts       TEXT NOT NULL,                  -- JSON: literal texts, [digest] for a text, null for the messages
     separator   TEXT NOT NULL,                  -- between two messages
     last        INTEGER                         -- the last message in sapwood_sent_messages; NULL: it had none

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sapwood.chat.store.chunks import Chunk
@@ -21,6 +21,7 @@ class ChatBehavior(Protocol):
     capabilities: Sequence[Any]
     output_type: Any
     model_settings: Any
+    alternative_models: Mapping[str, Any]
     max_steps: int
     max_retries: int
     max_messages: int | None

@@ -19,7 +19,7 @@ def newest(database: Database, count: int, size: int) -> str:
     asked = [at for at, (_, role, _) in enumerate(rows) if role == "user"]
     if asked:
         return _bodies(database, rows[asked[-1]][0], None)
-    last = database.execute("SELECT max(position) FROM sapwood_messages WHERE role = 'user'")[0][0]
+    last = database.execute("SELECT max(position) FROM sapwood_messages WHERE is_active = 1 AND role = 'user'")[0][0]
     return _bodies(database, last or 0, None)
 
 
@@ -33,7 +33,8 @@ def before(database: Database, id: str, count: int, size: int) -> str:
 
 def unknown(id: str) -> InvalidArguments:
     return InvalidArguments(
-        f"`before` must be the id of a stored message, got {id[:80]!r}. It may have been deleted since."
+        f"`before` must be the id of a stored message, got {id[:80]!r}. It may have been deleted since, or belong to"
+        " another branch."
     )
 
 
@@ -49,7 +50,7 @@ def limit_of(text: str | None, most: int) -> int:
 def _sizes(database: Database, end: int | None, count: int) -> list[tuple[int, str, int]]:
     """Return position, role and size of messages, newest first, without reading them."""
     rows: list[Any] = database.execute(
-        "SELECT position, role, octet_length(body) FROM sapwood_messages WHERE position < ?"
+        "SELECT position, role, octet_length(body) FROM sapwood_messages WHERE is_active = 1 AND position < ?"
         " ORDER BY position DESC LIMIT ?",
         2**62 if end is None else end,
         count,
@@ -68,7 +69,7 @@ def _that_fit(rows: list[tuple[int, str, int]], size: int) -> int:
 
 def _bodies(database: Database, first: int, end: int | None) -> str:
     rows = database.execute(
-        "SELECT body FROM sapwood_messages WHERE position >= ? AND position < ? ORDER BY position",
+        "SELECT body FROM sapwood_messages WHERE is_active = 1 AND position >= ? AND position < ? ORDER BY position",
         first,
         2**62 if end is None else end,
     )

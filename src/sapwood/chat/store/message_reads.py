@@ -15,12 +15,12 @@ BOUND = "(SELECT max(number) - ?2 FROM sapwood_turns)"
 
 
 def stored_messages(database: Database, before: int | None, most: int) -> list[StoredMessage]:
-    """Return up to `most` messages, the newest first: those before a position."""
+    """Return up to `most` messages of the active path, the newest first: those before a position."""
     if not has_table(database, "sapwood_messages"):
         return []
     _, rows = database.look(
-        "SELECT position, id, role, body, created_at FROM sapwood_messages WHERE ?1 IS NULL OR position < ?1"
-        " ORDER BY position DESC",
+        "SELECT position, id, role, body, created_at FROM sapwood_messages"
+        " WHERE is_active = 1 AND (?1 IS NULL OR position < ?1) ORDER BY position DESC",
         (before,),
         most,
     )
@@ -50,7 +50,7 @@ def _turns(database: Database, messages: list[str]) -> dict[str, str]:
 
 
 def message_count(database: Database) -> int:
-    """Return the number of messages."""
+    """Return the number of messages of the active path."""
     if not has_table(database, "sapwood_messages"):
         return 0
-    return database.look("SELECT count(*) FROM sapwood_messages", (), 1)[1][0][0]
+    return database.look("SELECT count(*) FROM sapwood_messages WHERE is_active = 1", (), 1)[1][0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from sapwood.capabilities.due_work import Agenda
 from sapwood.chat.store import message_pages
+from sapwood.chat.store.branches import PlacedMessage
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.message_files import MessageFiles
 from sapwood.chat.store.outputs import Output
@@ -23,6 +25,7 @@ from sapwood.errors import InvalidResult, Refused, StoredDataError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.agent_class import known
+from sapwood.randomness import new_id
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.dispatch.results import Outcomes
 from sapwood.runs.execution.executor import RunExecutor
@@ -61,6 +64,41 @@ class ConversationRecord:
         self.files.hold(message)
         if message["role"] == "user":
             self.files.changed([message["id"]])
+
+    def begin_branch(self, edited: Collection[str]) -> None:
+        """Begin a branch in the place of messages that the user has edited: the old ones get new ids."""
+        ids = {id: f"msg-{new_id(self._actor.host.random)}" for id in sorted(edited)}
+        self.transcript.replace_in_branch(ids)
+        self.turns.rename_prompts(ids)
+
+    def placed_messages(self, *, with_waiting: bool = False) -> list[PlacedMessage]:
+        """Return the messages of all branches, each after the one before it; perhaps with what waits for its turn."""
+        found = self.transcript.tree.messages() if self.transcript.exists else []
+        if with_waiting:
+            stored = {one.message["id"] for one in found}
+            last = next((one.message["id"] for one in reversed(found) if one.is_active), None)
+            for message in msgspec.json.decode(self.text()):
+                if message["id"] not in stored:
+                    found.append(PlacedMessage(last, message, is_active=True))
+                    last = message["id"]
+        return found
+
+    def end_of(self, row: TurnRow) -> tuple[str, bool] | None:
+        """Return the id of the last message of a turn, and whether it is on the active path; `None` without one."""
+        ids = [row.message, *reversed(row.prompts())]
+        stored = self.transcript.known(ids)
+        return next(((id, self.transcript.is_active(id)) for id in ids if id in stored), None)
+
+    def last_turn(self) -> TurnRow | None:
+        """Return the turn that the active path ends with; `None` if it has none."""
+        row, last = self.turns.last(), self.transcript.last()
+        if row is None or row.is_open or last is None or last["id"] == row.message:
+            return row
+        if self.transcript.known([row.message]):
+            is_there = self.transcript.is_active(row.message)
+        else:  # it has said nothing
+            is_there = all(map(self.transcript.is_unanswered, row.prompts()[-1:]))
+        return row if is_there else self.turns.last_with(last["id"])
 
     def row(self, number: int) -> TurnRow:
         """Return a turn as it is stored."""
@@ -152,6 +190,9 @@ class ConversationRecord:
         """Return everything that is known of the conversation, as what JSON has."""
         return {
             "messages": self.transcript.messages(),
+            "other_branches": [
+                {"after": one.after, "message": one.message} for one in self.placed_messages() if not one.is_active
+            ],
             "model_messages": self.transcript.exported(),
             "turns": [msgspec.to_builtins(self.shown(row)) for row in self.turns.all()],
             "decisions": [one.told() for one in self._actor.of(Decisions).all()],
@@ -174,23 +215,23 @@ class ConversationRecord:
 
     def launch(self, number: int) -> None:
         """Start the fiber that drives a turn."""
-        self._actor.of(Agenda).fibers.launch(_driving(number), DRIVE, number)
+        self._actor.of(Agenda).fibers.launch(driving(number), DRIVE, number)
 
     def tell_end(self, number: int) -> None:
         """Report the end of a turn from a fiber, because no driver is left to do so."""
-        self._actor.of(Agenda).fibers.launch(_driving(number), DRIVE, number)
+        self._actor.of(Agenda).fibers.launch(driving(number), DRIVE, number)
 
     def rests(self, number: int) -> bool:
         """Return whether a turn that runs has left the memory, because all it waits for are runs that have."""
-        return self._actor.of(Agenda).fibers.is_asleep(_driving(number), DRIVE)
+        return self._actor.of(Agenda).fibers.is_asleep(driving(number), DRIVE)
 
     def wake(self, row: TurnRow) -> None:
         """Resume a resting turn. Its waiters resume first, so that a crash leaves none behind."""
         if row.run is not None:
             self._actor.of(RunExecutor).wake_above(row.run)
-        self._actor.of(Agenda).fibers.wake(_driving(row.number), DRIVE)
+        self._actor.of(Agenda).fibers.wake(driving(row.number), DRIVE)
 
 
-def _driving(number: int) -> str:
+def driving(number: int) -> str:
     """Return the name of the fiber that drives a turn."""
     return f"turn {number}"

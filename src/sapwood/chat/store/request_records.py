@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -36,16 +37,21 @@ MOST_KNOWN = 1000
 """Digests that are remembered."""
 
 
+FORM = ""
+"""Stands for the URL of a request in the form of Pydantic AI."""
+
+
 class Sent(NamedTuple):
     """A request that is not written yet."""
 
     span: int
     url: str
     body: bytes
+    is_redacted: bool = False
 
 
 class Form(Protocol):
-    """A request to a model that no HTTP client told: its messages are objects."""
+    """A request to a model in the form of Pydantic AI: its messages are objects."""
 
     @property
     def messages(self) -> Sequence[Any]: ...
@@ -60,10 +66,19 @@ class Form(Protocol):
 
 
 class Asked(NamedTuple):
-    """A request that is not written yet, and that no HTTP client told."""
+    """A request that is not written yet, in the form of Pydantic AI."""
 
     span: int
     form: Form
+
+
+@dataclass(slots=True)
+class Chain:
+    """The messages of a request: the next one has most of them too."""
+
+    digests: list[str]
+    numbers: list[int]
+    """In the table of messages."""
 
 
 class RequestRecords:
@@ -75,16 +90,12 @@ class RequestRecords:
         self._spans = actor.of(Spans)
         self._redaction = actor.host.shared(Redaction)
         self._waiting: list[Sent | Asked] = []
-        self._chain: list[str] | None = None
-        """The digests of the messages of the last request; `None`: they were not read."""
-        self._numbers: list[int] = []
-        """The numbers of the same messages."""
+        self._chains: dict[bool, Chain] = {}
+        """The last request in the form of Pydantic AI (`True`), and the last as it was sent (`False`), if read."""
         self._formed: list[tuple[Any, str]] = []
-        """The messages of the last request that no HTTP client told, with their digests."""
+        """The messages of the last request in the form of Pydantic AI, with their digests."""
         self._frame: tuple[Form, SentBody] | None = None
         """The last of these requests, without its messages."""
-        self._last = 0
-        """The highest number of a message."""
         self._known: set[str] = set()
         """Digests of texts that are stored."""
         self._timer: asyncio.TimerHandle | None = None
@@ -92,14 +103,17 @@ class RequestRecords:
 
     def sent(self, span: int, url: str, body: bytes) -> None:
         """Record, with the next commit, what a model is sent in a step; soon, even if nothing else is committed."""
+        is_redacted = False
         if self._redaction.function is not None:
-            body = self._redaction.apply("request", body.decode(errors="replace")).encode()
-        self._add(Sent(span, url, body))
+            text = body.decode(errors="replace")
+            body = self._redaction.apply("request", text).encode()
+            is_redacted = body != text.encode()
+        self._add(Sent(span, url, body, is_redacted))
 
     def asked(self, span: int, form: Form) -> None:
-        """The same, where no HTTP client tells what it sends."""
+        """Record the same request in the form of Pydantic AI, in which another model can be asked it."""
         if self._redaction.function is not None:
-            self.sent(span, "", form.body())
+            self.sent(span, FORM, form.body())
         else:
             self._add(Asked(span, form))
 
@@ -129,18 +143,20 @@ class RequestRecords:
             self._write_one(one)
 
     def _write_one(self, sent: Sent | Asked) -> None:
-        if self._chain is None:
-            self._chain, self._formed = self._read_chain(), []
+        is_form = isinstance(sent, Asked) or sent.url == FORM
+        if (chain := self._chains.get(is_form)) is None:
+            chain = self._chains[is_form] = self._read_chain(is_form)
+            self._formed = [] if is_form else self._formed
         if isinstance(sent, Sent):
-            url, taken = sent.url, split(sent.body)
+            url, taken, is_redacted = sent.url, split(sent.body), sent.is_redacted
             digests = [_digest(message) for message in taken.messages]
             texts = dict(zip(digests, taken.messages, strict=True))
         else:
-            url, taken = "", self._frame_of(sent.form)
+            url, taken, is_redacted = FORM, self._frame_of(sent.form), False
             digests, texts = self._texts_of(sent.form)
         # The first message is a text of its own: it may be instructions that change with every request.
         first, digests = digests[:1], digests[1:]
-        same = _common(self._chain, digests)
+        same = _common(chain.digests, digests)
         fields = [_digest(text) for text in taken.texts]
         new = {digest: texts[digest] for digest in (*first, *digests[same:]) if digest in texts}
         new |= zip(fields, taken.texts, strict=True)
@@ -148,15 +164,17 @@ class RequestRecords:
             self._formed = []
             return
         self._add_texts(new)
-        self._extend(digests, same)
+        self._extend(chain, digests, same)
         parts = list(_parts(taken, iter(fields), first, has_more=bool(digests)))
         self._database.execute(
-            "INSERT INTO sapwood_model_requests (span, url, parts, separator, last) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO sapwood_model_requests (span, url, is_redacted, parts, separator, last)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
             sent.span,
             url,
+            is_redacted,
             msgspec.json.encode(parts).decode(),
             taken.separator.decode(),
-            self._numbers[-1] if digests else None,
+            chain.numbers[-1] if digests else None,
         )
 
     def _frame_of(self, form: Form) -> SentBody:
@@ -197,28 +215,29 @@ class RequestRecords:
             self._known = set()
         self._known.update(texts)
 
-    def _extend(self, digests: list[str], same: int) -> None:
+    def _extend(self, chain: Chain, digests: list[str], same: int) -> None:
         """Add the messages that the last request did not have."""
-        numbers = self._numbers[:same]
+        numbers = chain.numbers[:same]
         rows = list[tuple[int, int | None, str]]()
-        for digest in digests[same:]:
-            self._last += 1
-            rows.append((self._last, numbers[-1] if numbers else None, digest))
-            numbers.append(self._last)
+        if digests[same:]:
+            ((last,),) = self._database.execute("SELECT ifnull(max(number), 0) FROM sapwood_sent_messages")
+            for number, digest in enumerate(digests[same:], last + 1):
+                rows.append((number, numbers[-1] if numbers else None, digest))
+                numbers.append(number)
         for some in _batches(rows):
             self._database.execute(
                 f"INSERT INTO sapwood_sent_messages (number, previous, text) VALUES {_marks(3, len(some))}",  # noqa: S608 - ours
                 *(value for row in some for value in row),
             )
-        self._chain, self._numbers = digests, numbers
+        chain.digests, chain.numbers = digests, numbers
 
-    def _read_chain(self) -> list[str]:
-        """Return the digests of the messages of the last request that is stored."""
-        ((self._last,),) = self._database.execute("SELECT ifnull(max(number), 0) FROM sapwood_sent_messages")
-        rows = self._database.execute("SELECT last FROM sapwood_model_requests ORDER BY number DESC LIMIT 1")
+    def _read_chain(self, is_form: bool) -> Chain:
+        """Return the messages of the last request that is stored."""
+        rows = self._database.execute(
+            "SELECT last FROM sapwood_model_requests WHERE (url = '') = ? ORDER BY number DESC LIMIT 1", is_form
+        )
         found = self._database.execute(CHAIN, rows[0][0]) if rows and rows[0][0] is not None else []
-        self._numbers = [number for number, _ in found]
-        return [digest for _, digest in found]
+        return Chain([digest for _, digest in found], [number for number, _ in found])
 
     def delete_turns(self) -> None:
         """Delete the records of all turns that are over, in this slice: the conversation was cleared."""
@@ -241,7 +260,7 @@ class RequestRecords:
             "DELETE FROM sapwood_sent_texts WHERE digest NOT IN (SELECT text FROM sapwood_sent_messages)"
             " AND digest NOT IN (SELECT value ->> 0 FROM sapwood_model_requests, json_each(parts) WHERE type = 'array')"
         )
-        self._chain, self._known = None, set()
+        self._chains, self._known = {}, set()
 
 
 def _parts(

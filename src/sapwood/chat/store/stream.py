@@ -94,8 +94,9 @@ class ChatStream:
             self._empty_since = self._db.undone
 
     def forget_others(self) -> None:
-        """Forget what is stored of all turns but the one that streams now."""
-        self._forget("stream <> ?", 0 if self.active is None else self.active.number)
+        """Forget what is stored of all turns but the one that runs: after a crash it may not stream again yet."""
+        row = self.active or self._turns.running()
+        self._forget("stream <> ?", 0 if row is None else row.number)
 
     def _forget(self, which: str, number: int) -> None:
         """Forget chunks, except those of runs, whose caller has nothing else, and of turns that can be replayed."""

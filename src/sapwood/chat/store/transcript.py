@@ -2,7 +2,7 @@
 
 Clients hold one message for each answer, made of parts; a model wants requests and
 responses that alternate. Each model message belongs to one message of the clients', so
-that what is taken back there is taken back here.
+that both see the same branch. All of this is about the active path, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import asyncio
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sapwood.chat.store import message_pages
+from sapwood.chat.store.branches import BranchTree
+from sapwood.chat.store.model_parts import without_files
 from sapwood.chat.store.size_limits import LARGEST, fitted
 from sapwood.clock import Clock
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ToolCallPart
+    from pydantic_ai.messages import ModelMessage
 
 CHAT = Schema("sapwood.chat", "chat")
 SEARCH = Schema("sapwood.chat", "search")
@@ -49,6 +52,7 @@ class Transcript:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._db = database
         self._clock = clock
+        self.tree = BranchTree(database)
         self._history: list[tuple[str, ModelMessage]] | None = None
         self._body: tuple[str, str | None] = ("", None)
         """The id and the text of the message that was last read or written; no text: there is no such message."""
@@ -72,14 +76,14 @@ class Transcript:
         """Return all messages as JSON."""
         if not self.exists:
             return "[]"
-        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position")
+        rows = self._db.execute("SELECT body FROM sapwood_messages WHERE is_active = 1 ORDER BY position")
         return f"[{','.join(body for (body,) in rows)}]"
 
     def page(self, before: str | None, count: int, size: int) -> str:
         """Return the newest messages, or those before one, as JSON: at most so many, of at most so many bytes."""
         if before is None:
             return message_pages.newest(self._db, count, size) if self.exists else "[]"
-        if not self.known((before,)):
+        if not self.is_active(before):
             raise message_pages.unknown(before)
         return message_pages.before(self._db, before, count, size)
 
@@ -88,6 +92,7 @@ class Transcript:
         return msgspec.json.decode(self.text())
 
     def get(self, id: str) -> UIMessage | None:
+        """Return a message of any branch."""
         if not self.exists:
             return None
         self._forget_undone()
@@ -100,15 +105,17 @@ class Transcript:
     def last(self) -> UIMessage | None:
         if not self.exists:
             return None
-        rows = self._db.execute("SELECT body FROM sapwood_messages ORDER BY position DESC LIMIT 1")
+        rows = self._db.execute("SELECT body FROM sapwood_messages WHERE is_active = 1 ORDER BY position DESC LIMIT 1")
         return msgspec.json.decode(rows[0][0]) if rows else None
 
     def ids(self) -> list[tuple[str, str]]:
         """Return the id and the role of every message."""
-        return self._db.execute("SELECT id, role FROM sapwood_messages ORDER BY position") if self.exists else []
+        if not self.exists:
+            return []
+        return self._db.execute("SELECT id, role FROM sapwood_messages WHERE is_active = 1 ORDER BY position")
 
     def known(self, ids: Iterable[str]) -> set[str]:
-        """Return which of these are ids of messages."""
+        """Return which of these are ids of messages, of any branch."""
         asked = list(ids)
         if not asked or not self.exists:
             return set()
@@ -122,23 +129,91 @@ class Transcript:
         """Return the id of the user's last message, if there is one."""
         if not self.exists:
             return []
-        rows = self._db.execute("SELECT id FROM sapwood_messages WHERE role = 'user' ORDER BY position DESC LIMIT 1")
+        rows = self._db.execute(
+            "SELECT id FROM sapwood_messages WHERE is_active = 1 AND role = 'user' ORDER BY position DESC LIMIT 1"
+        )
         return [id for (id,) in rows]
 
+    def is_active(self, id: str) -> bool:
+        """Return whether a message is on the active path."""
+        return self.exists and bool(
+            self._db.execute("SELECT 1 FROM sapwood_messages WHERE id = ? AND is_active = 1", id)
+        )
+
+    def is_unanswered(self, id: str) -> bool:
+        """Return whether a message is on the active path, and no answer follows it there."""
+        return self.exists and bool(
+            self._db.execute(
+                "SELECT 1 FROM sapwood_messages AS one WHERE id = ? AND is_active = 1 AND NOT EXISTS"
+                " (SELECT 1 FROM sapwood_messages WHERE is_active = 1 AND position > one.position"
+                " AND role = 'assistant')",
+                id,
+            )
+        )
+
+    def go_back(self, id: str) -> None:
+        """Let the active path end with a message of any branch. What followed is stored: a sibling of it may follow."""
+        rows: list[Any] = self._db.execute(
+            "SELECT position, position = (SELECT max(position) FROM sapwood_messages WHERE is_active = 1)"
+            " AND NOT EXISTS (SELECT 1 FROM sapwood_model_messages"
+            " WHERE message NOT IN (SELECT id FROM sapwood_messages)) FROM sapwood_messages WHERE id = ?",
+            id,
+        )
+        for position, is_end in rows:
+            if not is_end:
+                self._activate(position)
+
+    def switch(self, id: str) -> None:
+        """Make the path through a message active, up to the newest message after it."""
+        ((position,),) = self._db.execute("SELECT position FROM sapwood_messages WHERE id = ?", id)
+        self._activate(self.tree.newest_of(position))
+
+    def _activate(self, position: int | None) -> None:
+        self.tree.activate(position)
+        self._forget_history()
+
+    def replace_in_branch(self, ids: Mapping[str, str]) -> None:
+        """Begin a branch with messages that take the place of others, and their ids: these get other ones."""
+        rows = self._db.execute(
+            "SELECT parent FROM sapwood_messages WHERE id IN (SELECT value FROM json_each(?))"
+            " ORDER BY position LIMIT 1",
+            msgspec.json.encode([*ids]).decode(),
+        )
+        for id, new in ids.items():
+            self._rename(id, new)
+        self._activate(rows[0][0])
+
+    def _rename(self, id: str, new: str) -> None:
+        message = self.get(id)
+        assert message is not None
+        message = {**message, "id": new}
+        body = msgspec.json.encode(message).decode()
+        self._db.execute("UPDATE sapwood_messages SET id = ?, body = ? WHERE id = ?", new, body, id)
+        self._db.execute("UPDATE sapwood_model_messages SET message = ? WHERE message = ?", new, id)
+        if self._db.has(SEARCH):
+            self._db.execute("UPDATE sapwood_message_words SET id = ? WHERE id = ?", new, id)
+        if self._db.has(COMPACTION):
+            self._db.execute("UPDATE sapwood_pinned_messages SET id = ? WHERE id = ?", new, id)
+        self._forget_history()
+        if self.on_stored is not None:
+            self.on_stored(message)
+        self._tell_changed([id])
+
     def put(self, message: UIMessage) -> None:
-        """Store a message: at the end, or in the place of the one with its id."""
+        """Store a message: at the end of the active path, or in the place of the one with its id."""
         self._db.ensure(CHAT)
         body = msgspec.json.encode(message)
         if len(body) > LARGEST:
             body = msgspec.json.encode(fitted(message))
         text = body.decode()
         self._db.execute(
-            "INSERT INTO sapwood_messages (id, role, body, created_at) VALUES (?, ?, ?, ?)"
+            "INSERT INTO sapwood_messages (id, role, parent, created_at, body)"
+            " VALUES (?, ?, (SELECT max(position) FROM sapwood_messages WHERE is_active = 1), ?, ?)"
             " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
             message["id"],
             message["role"],
-            text,
             self._clock.now(),
+            text,
         )
         self._forget_undone()
         self._body = (message["id"], text)
@@ -148,21 +223,22 @@ class Transcript:
             self._forget_words(message["id"])
             self._index(message)
 
-    def search(self, words: str, limit: int) -> list[UIMessage]:
-        """Return the messages with these words, best first."""
+    def search(self, words: str, limit: int, *, all_branches: bool = False) -> list[UIMessage]:
+        """Return the messages with these words, best first: those of the active path, or of all branches."""
         if not self.exists:
             return []
         if not self._db.has(SEARCH):
             self._db.ensure(SEARCH)
-            for message in self.messages():
-                self._index(message)
+            for (body,) in self._db.execute("SELECT body FROM sapwood_messages ORDER BY position"):
+                self._index(msgspec.json.decode(body))
         wanted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
         if not wanted:
             return []
         rows = self._db.execute(
             "SELECT body FROM sapwood_message_words JOIN sapwood_messages USING (id)"
-            " WHERE sapwood_message_words MATCH ? ORDER BY rank LIMIT ?",
+            " WHERE sapwood_message_words MATCH ? AND is_active >= ? ORDER BY rank LIMIT ?",
             wanted,
+            int(not all_branches),
             limit,
         )
         return [msgspec.json.decode(body) for (body,) in rows]
@@ -175,9 +251,15 @@ class Transcript:
         self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Take messages back, and with them what the model saw of them."""
+        """Delete messages, and with them what the model saw of them. What followed one follows the one before it."""
         gone = set(ids)
         for id in gone:
+            self._db.execute(
+                "UPDATE sapwood_messages SET parent = gone.parent FROM"
+                " (SELECT position, parent FROM sapwood_messages WHERE id = ?) AS gone"
+                " WHERE sapwood_messages.parent = gone.position",
+                id,
+            )
             self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
             self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
             if self._db.has(SEARCH):
@@ -194,7 +276,7 @@ class Transcript:
     def clear(self) -> None:
         """Forget everything that was said."""
         if self.exists:
-            self._tell_changed([id for id, _ in self.ids()])
+            self._tell_changed([id for (id,) in self._db.execute("SELECT id FROM sapwood_messages")])
             self._db.execute("DELETE FROM sapwood_messages")
             self._db.execute("DELETE FROM sapwood_model_messages")
             if self._db.has(SEARCH):
@@ -244,9 +326,17 @@ class Transcript:
             self._undone, self._history, self._body = self._db.undone, None, ("", None)
 
     def _rows(self) -> list[tuple[str, str]]:
-        if not self.exists:
-            return []
-        return self._db.execute("SELECT message, body FROM sapwood_model_messages ORDER BY position")
+        """Return what the model sees, each with the id of its message."""
+        return [(message, body) for _, _, message, body in self._view()] if self.exists else []
+
+    def _view(self) -> list[tuple[int, int, str, str]]:
+        """Return place, position, message and body of what the model sees, in order."""
+        rows: list[Any] = self._db.execute(
+            "SELECT coalesce(place, position), position, message, body FROM sapwood_model_messages"
+            " WHERE is_active = 1 ORDER BY position"
+        )
+        rows.sort(key=itemgetter(0))  # they are nearly in order
+        return rows
 
     def _forget_history(self) -> None:
         self._history, self._body = None, ("", None)
@@ -271,29 +361,61 @@ class Transcript:
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""
-        if not self.exists:
-            return []
-        rows = self._db.execute("SELECT body FROM sapwood_model_messages ORDER BY position")
-        return [msgspec.json.decode(body) for (body,) in rows]
+        return [msgspec.json.decode(body) for _, body in self._rows()]
 
     def of(self, id: str) -> list[ModelMessage]:
         """Return what the model saw of one message."""
         return [message for one, message in self._loaded() if one == id]
 
-    def shorten(self, places: Sequence[int], summary: ModelMessage) -> None:
-        """Put a summary in the place of these messages that the model sees; clients see all of them still."""
-        rows = self._db.execute("SELECT position, message FROM sapwood_model_messages ORDER BY position")
-        body: bytes = _adapter().dump_json([summary])
-        for at in places:
-            self._db.execute("DELETE FROM sapwood_model_messages WHERE position = ?", rows[at][0])
+    def shorten(self, places: Sequence[int], summary: ModelMessage, writes: str) -> None:
+        """Put a summary in the place of these messages that the model sees; clients see all of them still.
+
+        `writes` is the id of the message of the turn. The summary is also that of branches that begin later, and of no
+        other that exists.
+        """
+        self._replace(self._view(), places, summary, writes, self.tree.own_since())
+
+    def clear_results(self, changes: Mapping[int, ModelMessage], writes: str) -> None:
+        """Put messages without the results of tools in the place of those that the model sees, in the same way."""
+        rows, since = self._view(), self.tree.own_since() if changes else None
+        for at, message in changes.items():
+            self._replace(rows, [at], message, writes, since)
+
+    def _replace(
+        self,
+        rows: Sequence[tuple[int, int, str, str]],
+        places: Sequence[int],
+        new: ModelMessage,
+        writes: str,
+        since: int | None,
+    ) -> None:
+        replaced = msgspec.json.encode([rows[at][1] for at in places]).decode()
+        body: bytes = _adapter().dump_json([new])
         self._db.execute(
-            "INSERT INTO sapwood_model_messages (position, message, kind, body) VALUES (?, ?, ?, ?)",
+            "UPDATE sapwood_model_messages SET is_active = 0 WHERE position IN (SELECT value FROM json_each(?))",
+            replaced,
+        )
+        self._db.execute(
+            "INSERT INTO sapwood_model_messages (message, kind, place, replaces, body) VALUES (?, ?, ?, ?, ?)",
+            self._owner(rows[places[-1]][2], writes, since),
+            new.kind,
             rows[places[0]][0],
-            rows[places[-1]][1],  # if that is taken back, so is the summary
-            summary.kind,
+            replaced,
             body[1:-1].decode(),
         )
         self._forget_history()
+
+    def _owner(self, last: str, writes: str, since: int | None) -> str:
+        """Return the message whose paths see what replaces messages up to `last`: no other branch goes through it."""
+        if since is None:
+            return last
+        rows = self._db.execute(
+            "SELECT id FROM sapwood_messages WHERE is_active = 1"
+            " AND position >= max(?, (SELECT position FROM sapwood_messages WHERE id = ?)) ORDER BY position LIMIT 1",
+            since,
+            last,
+        )
+        return rows[0][0] if rows else writes
 
     def pin(self, id: str) -> bool:
         """Have no summary replace a message. Return `False` if the model does not see it."""
@@ -317,14 +439,14 @@ class Transcript:
         return {id for (id,) in self._db.execute("SELECT id FROM sapwood_pinned_messages")}
 
     def rewrite(self, changes: Mapping[int, ModelMessage]) -> None:
-        """Replace messages that the model sees, by their places in the history."""
-        positions = self._db.execute("SELECT position FROM sapwood_model_messages ORDER BY position")
+        """Change messages that the model sees, in all branches, by their places in the history."""
+        positions = [position for _, position, _, _ in self._view()]
         for at, message in changes.items():
             if at >= len(positions):
                 break  # the conversation was cleared
             body: bytes = _adapter().dump_json([message])
             self._db.execute(
-                "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), positions[at][0]
+                "UPDATE sapwood_model_messages SET body = ? WHERE position = ?", body[1:-1].decode(), positions[at]
             )
         if changes:
             self._forget_history()
@@ -348,7 +470,7 @@ class Transcript:
             if message.kind != "request":
                 continue
             parts = [
-                replace(part, content=_without(part.content, kinds)) if part.part_kind == "user-prompt" else part
+                replace(part, content=without_files(part.content, kinds)) if part.part_kind == "user-prompt" else part
                 for part in message.parts
             ]
             if parts != list(message.parts):
@@ -357,32 +479,6 @@ class Transcript:
         return bool(changes)
 
 
-def _without(content: Any, kinds: tuple[type, ...]) -> Any:
-    """Return the content of a prompt with a note in the place of each file of these kinds."""
-    if isinstance(content, str):
-        return content
-    return [
-        f"[A file could not be read and was left out: {getattr(one, 'url', one.media_type)}]"
-        if isinstance(one, kinds)
-        else one
-        for one in content
-    ]
-
-
 def _read(rows: Sequence[tuple[str, str]]) -> list[tuple[str, ModelMessage]]:
     found: Sequence[ModelMessage] = _adapter().validate_json(f"[{','.join(body for _, body in rows)}]")
     return [(id, message) for (id, _), message in zip(rows, found, strict=True)]
-
-
-def unreturned(history: Iterable[ModelMessage]) -> list[ToolCallPart]:
-    """Return the tool calls that nothing was returned for."""
-    from pydantic_ai.messages import ToolCallPart, ToolReturnPart
-
-    found: dict[str, ToolCallPart] = {}
-    for message in history:
-        for part in message.parts:
-            if isinstance(part, ToolCallPart):
-                found[part.tool_call_id] = part
-            elif isinstance(part, ToolReturnPart):
-                found.pop(part.tool_call_id, None)
-    return [*found.values()]

@@ -33,6 +33,12 @@ NAMES = {
 }
 """What is left out of a response, by the kind of the part."""
 
+PATH = (
+    "WITH RECURSIVE path (position) AS"
+    " (VALUES (?1) UNION ALL SELECT parent FROM sapwood_messages JOIN path USING (position)) "
+)
+"""The messages of the path that ends with one."""
+
 Ending: TypeAlias = Literal["returned", "failed", "denied", "retried", "interrupted"]
 
 
@@ -153,7 +159,7 @@ class _Reader:
         )
         if row.run is None and msgspec.json.decode(row.body):
             self._leave_out("other fields of the request")
-        rows = self._model_messages()
+        rows = self._model_messages(answer[0][0] if answer else None)
         if sum(kind == "response" and message.get("state") != "interrupted" for _, kind, message in rows) < row.steps:
             self._leave_out("what only the model saw, because the conversation was compacted since")
             self._read_parts(copy, parts)
@@ -172,30 +178,36 @@ class _Reader:
         self._missing[what] = None
 
     def _messages(self, where: str, *arguments: Any, most: int = MOST_ROWS) -> list[tuple[int, dict[str, Any]]]:
-        sql = f"SELECT position, body FROM sapwood_messages WHERE {where} ORDER BY position DESC"  # noqa: S608 - ours
+        path = PATH if "path" in where else ""
+        sql = f"{path}SELECT position, body FROM sapwood_messages WHERE {where} ORDER BY position DESC"  # noqa: S608 - ours
         rows = self._database.look(sql, arguments, most)[1]
         return [(position, msgspec.json.decode(body)) for position, body in reversed(rows)]
 
-    def _model_messages(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return what the model saw of the turn, with what it received during it."""
-        sql = (
+    def _model_messages(self, position: int | None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return what the model saw of the turn, with what it received during it: not what other branches received."""
+        sql = PATH + (  # noqa: S608 - ours
             "SELECT message, kind, body FROM sapwood_model_messages WHERE position BETWEEN"
-            " (SELECT min(position) FROM sapwood_model_messages WHERE message = ?1)"
-            " AND (SELECT max(position) FROM sapwood_model_messages WHERE message = ?1) ORDER BY position"
+            " (SELECT min(position) FROM sapwood_model_messages WHERE message = ?2)"
+            " AND (SELECT max(position) FROM sapwood_model_messages WHERE message = ?2) AND replaces IS NULL AND"
+            " (?1 IS NULL OR message IN (SELECT id FROM sapwood_messages JOIN path USING (position)))"
+            " ORDER BY position"
         )
-        rows = self._database.look(sql, (self._row.message,), MOST_ROWS)[1]
+        rows = self._database.look(sql, (position, self._row.message), MOST_ROWS)[1]
         return [(message, kind, msgspec.json.decode(body)) for message, kind, body in rows]
 
     def _before(self, position: int) -> list[dict[str, Any]]:
-        """Return the last messages before the turn that no summary replaced."""
-        sql = (
-            "SELECT max(m.position) FROM sapwood_messages m JOIN sapwood_model_messages s ON s.message = m.id"
-            " WHERE m.position < ? AND s.kind = 'request' AND s.body ->> '$.parts[0].content' GLOB ?"
+        """Return the last messages before the turn, on its path, that no summary replaced."""
+        sql = PATH + (  # noqa: S608 - ours
+            "SELECT max(m.position) FROM path JOIN sapwood_messages m USING (position)"
+            " JOIN sapwood_model_messages s ON s.message = m.id"
+            " WHERE m.position < ?1 AND s.kind = 'request' AND s.body ->> '$.parts[0].content' GLOB ?2"
         )
         ((summarised,),) = self._database.look(sql, (position, f"{SUMMARY}*"), 1)[1]
-        rows = self._messages("position < ? AND position > ?", position, summarised or 0, most=MOST_BEFORE)
+        rows = self._messages(
+            "position < ?1 AND position > ?2 AND position IN path", position, summarised or 0, most=MOST_BEFORE
+        )
         first = rows[0][0] if rows else position
-        count = "SELECT count(*) FROM sapwood_messages WHERE position < ?"
+        count = PATH + "SELECT count(position) - 1 FROM path"  # noqa: S608 - ours
         if older := self._database.look(count, (first,), 1)[1][0][0]:
             self._leave_out(f"{older} older messages of the conversation")
         found = [self._plain(message) for _, message in rows]

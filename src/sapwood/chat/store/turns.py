@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
@@ -71,6 +71,9 @@ class Turn(Generic[O_co]):
 ALL_CALLS = (
     "SELECT id, turn, name, input, status, result, error, answerer, answer, auto_continue FROM sapwood_tool_calls "
 )
+
+ASKED = "EXISTS (SELECT 1 FROM json_each(prompt_ids) AS asked WHERE asked.value IN (SELECT value FROM json_each(?)))"
+"""Whether a turn answers one of these messages."""
 
 
 class TurnsTable:
@@ -183,6 +186,23 @@ class TurnsTable:
         never_begun = f"(status = 'skipped' OR (status = 'cancelled' AND new_messages <> '{JOINED}'))"
         rows = self._find(f"WHERE NOT {never_begun} ORDER BY number DESC LIMIT 1")
         return rows[0] if rows else None
+
+    def last_with(self, message: str) -> TurnRow | None:
+        """Return the last turn that has written a message, or answers it."""
+        asked = msgspec.json.encode([message]).decode()
+        rows = self._find(f"WHERE message = ? OR {ASKED} ORDER BY number DESC LIMIT 1", message, asked)
+        return rows[0] if rows else None
+
+    def rename_prompts(self, ids: Mapping[str, str]) -> None:
+        """Note the new ids of messages in the turns that have answered them."""
+        for row in self._find(f"WHERE NOT {IS_OPEN} AND {ASKED}", msgspec.json.encode([*ids]).decode()):
+            prompts = [ids.get(id, id) for id in row.prompts()]
+            self._db.execute(
+                "UPDATE sapwood_turns SET prompt_ids = ? WHERE number = ?",
+                msgspec.json.encode(prompts).decode(),
+                row.number,
+            )
+        self._ended = None
 
     def running(self) -> TurnRow | None:
         return next((row for row in self._read().values() if row.status == "running"), None)

@@ -269,7 +269,7 @@ def _written(tool: Any) -> tuple[str, str]:
 
 def approvers_of(cls: type, name: str) -> Approvers | None:
     """Return who may approve calls of a tool of a class. `None` means that it does not say, or only an agent knows."""
-    return next((one.approvers for known, one in _options_of_class(cls) if known == name), None)
+    return next((one.approvers for known, one in options_of_class(cls) if known == name), None)
 
 
 @functools.cache
@@ -277,7 +277,7 @@ def check_approvers(cls: type) -> None:
     """Refuse a class of an app with authentication whose tools require approval and do not say who may give it."""
     if getattr(cls, "may_answer", None) is not Agent.may_answer:
         return
-    for name, options in _options_of_class(cls):
+    for name, options in options_of_class(cls):
         if options.requires_approval and options.approvers is None:
             raise UsageError(
                 f"The tool {name!r} of {cls.__name__} requires approval but has no `approvers`, and the app "
@@ -288,7 +288,7 @@ def check_approvers(cls: type) -> None:
             )
 
 
-def _options_of_class(cls: type) -> Iterator[tuple[str, ToolOptions]]:
+def options_of_class(cls: type) -> Iterator[tuple[str, ToolOptions]]:
     """Yield the tools of a class and how they are to be used, as far as the class itself knows."""
     for name in _marked(cls):
         options = options_of(inspect.getattr_static(cls, name))

@@ -281,11 +281,11 @@ class ActiveTurn(CancellableTurn):
 
     def _loop_turn(self, row: TurnRow) -> LoopTurn:
         agent = self._agent
-        model = agent.get_model()
+        overrides = read_overrides(row.overrides)
+        model = overrides.model_of(agent)
         if model is None and agent.loop is None:
             raise ModelUnusable(f"{type(agent).__name__} has no model. Set `model`, or write get_model() or respond().")
         check_model(model)
-        overrides = read_overrides(row.overrides)
         return LoopTurn(
             model=model,
             instructions=overrides.instructions_after(agent.get_instructions()),

@@ -124,7 +124,8 @@ class AgentToolCalls:
         """Have the runs that are given in this block belong to a tool call."""
         actor = self._actor
         token = tool_call.set(ToolCall(actor, id, WorkId.run(row.id)))
-        step = running_step.set(Step(actor.address, actor.stem, f"turn {row.number}", row.created_at, f"tool {id}"))
+        own = Step(actor.birthplace, actor.stem, f"turn {row.number}", row.created_at, f"tool {id}")
+        step = running_step.set(own)
         try:
             with (
                 tracing.span(f"execute_tool {name}", gen_ai__tool__name=name, gen_ai__tool__call__id=id),

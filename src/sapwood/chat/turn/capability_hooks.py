@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sapwood.chat.models.loop import LoopTurn
 from sapwood.chat.store.chunks import INTERRUPTED, closing, json_of
+from sapwood.chat.store.partial_answers import keep_partial
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.turn_rows import BEGUN, ENDED, TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
-from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.model_requests import LOOP
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.marshal.copier import json_to_copy
@@ -87,7 +87,8 @@ class CapabilityHooks:
         self._actor.check_live()
         self._running.going_on()
         self._stream.put(*closing(self._stream.stored(row.number), INTERRUPTED))
-        self._actor.of(TurnFinish).keep_partial(row, "failed", self._stream.stored(row.number))
+        chunks = self._stream.stored(row.number)
+        keep_partial(self._transcript, row, self._turns.calls(row.number), "failed", chunks)
         self._answer(row, result.output)
         return True
 

@@ -93,7 +93,7 @@ class Compaction:
             return
         self._over = over = self._actor.host.loop.create_future()
         try:
-            self._transcript.rewrite(plan.cleared)
+            self._transcript.clear_results(plan.cleared, row.message)
             if plan.summarised:
                 await self._actor.leave()
                 await self._summarise(running, requests, row, turn, plan)
@@ -137,7 +137,7 @@ class Compaction:
         self._actor.check_live()
         if revision == self._transcript.revision:  # if not, what it is about was changed or taken back
             text = BEFORE.format(count=len(old)) + summary
-            self._transcript.shorten(plan.summarised, LOOP.said_by_user(text))
+            self._transcript.shorten(plan.summarised, LOOP.said_by_user(text), row.message)
 
 
 class AfterTurn(CancellableTurn):

@@ -25,7 +25,7 @@ from sapwood.chat.turn.finish import TurnFinish
 from sapwood.chat.turn.intake import Intake
 from sapwood.chat.turn.limit_waits import LimitWaits
 from sapwood.chat.turn.tool_answers import Answers
-from sapwood.errors import UsageError
+from sapwood.errors import Refused, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.call import current
@@ -33,6 +33,8 @@ from sapwood.kernel.marshal.disclosure import for_clients
 from sapwood.runs.dispatch.lifecycle import Runs
 from sapwood.runs.execution.contract import CANCELLED, UNWANTED
 from sapwood.runs.execution.executor import RunExecutor
+
+BUSY = "The conversation has a {} turn ({}). Switch to another branch when it has ended, or cancel it."
 
 
 class Conversation:
@@ -147,6 +149,20 @@ class Conversation:
             return UNWANTED
         above = UNWANTED if row.run is None else self._actor.of(RunExecutor).why_not(row.run)
         return self._interrupts.reason(row) or above
+
+    def switch(self, message: str) -> bool:
+        """Make the path through a message active, and send it to all clients; return whether it was not."""
+        self._actor.check_use()
+        transcript = self._record.transcript
+        if not transcript.known([message]):
+            raise Refused(f"There is no message {message[:80]!r} in this conversation.")
+        if transcript.is_active(message):
+            return False
+        if opened := self._turns.open():
+            raise Refused(BUSY.format(opened[0].status, opened[0].id))
+        transcript.switch(message)
+        self._record.tell_all()
+        return True
 
     def clear(self, sender: Socket | None = None) -> None:
         """Forget the whole conversation; what was about to be said is not said."""

@@ -24,6 +24,7 @@ from sapwood.errors import InvalidArguments, Refused
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.sockets import Socket
 from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.kernel.ports.history import MomentKind
 from sapwood.randomness import Random, new_id
 from sapwood.runs.tables.question import user_of_code
 from sapwood.runs.tables.runs_table import Run
@@ -68,14 +69,19 @@ class Intake:
         is_notice: bool = False,
         replay_seconds: float | None = None,
         overrides: TurnOverrides | None = None,
+        after: str | None = None,
     ) -> TurnRow:
-        """Accept a user's message, and answer it when its turn comes."""
+        """Accept a user's message, and answer it when its turn comes.
+
+        It follows the message `after`. `None` means the last one, or the one that the client shows before it if that
+        belongs to another branch.
+        """
         self._actor.check_use()
         name = id or f"turn-{new_id(self._actor.host.random, 6)}"
         if id and (known := self._turns.get(id)) is not None:
             return known
         # A notice that no client asked for now neither gets lost nor stops a turn.
-        policy = "queue" if regenerate or is_notice else self._agent.concurrency
+        policy = "queue" if regenerate or is_notice or after else self._agent.concurrency
         queued = self._turns.queued()
         busy = self._turns.running() is not None or self._waits_for_limit() or not all(map(_is_notice, queued))
         if len(queued) >= self._actor.host.timings.queued_turns and policy == "queue" and run is None and not is_notice:
@@ -90,6 +96,7 @@ class Intake:
             return self._skip(name, asked, sender, run, user)
         if busy and policy in ("latest", "merge", "debounce", "interrupt"):
             new = self._supersede(new)
+        self._actor.host.history.mark(self._actor.address, MomentKind.BEFORE_TURN, name)
         row = self._turns.add(
             name,
             f"msg-{new_id(self._actor.host.random)}",
@@ -104,8 +111,9 @@ class Intake:
         )
         for message in new:
             self._record.files.hold(message)
-        if regenerate:
-            self._turns.set(row.number, last_kept=self._last_known(messages))
+        follows = self._last_known(messages) if regenerate else (after or self._shown_before(messages, new))
+        if follows is not None:
+            self._turns.set(row.number, last_kept=follows)
         if busy and policy == "interrupt":
             running = self._turns.running()
             if running is not None:
@@ -165,6 +173,7 @@ class Intake:
     def _skip(
         self, name: str, asked: Sequence[str], sender: Socket | None, run: str | None, user: str | None
     ) -> TurnRow:
+        self._actor.host.history.mark(self._actor.address, MomentKind.BEFORE_TURN, name)
         row = self._turns.add(name, "", [], asked=asked, body="{}", client_tools="[]", run=run, user=user)
         self._turns.end(row.number, "skipped")
         self._ending.count_end("skipped")
@@ -194,11 +203,12 @@ class Intake:
         known = self._transcript.known(_ids(messages))
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
 
-    def _take_back(self, id: str, *, itself: bool) -> None:
-        """Take back what followed a message, perhaps the message itself."""
-        ids = [one for one, _ in self._transcript.ids()]
-        if id in ids:
-            self._transcript.remove(ids[ids.index(id) + (not itself) :])
+    def _shown_before(self, messages: Sequence[UIMessage], new: Sequence[UIMessage]) -> str | None:
+        """Return the id of the message that a client shows before its new ones, if it belongs to another branch."""
+        ids = [message.get("id") for message in messages]
+        first = min((ids.index(message["id"]) for message in new if message["id"] in ids), default=0)
+        before = next((id for id in reversed(ids[:first]) if id and self._transcript.known([id])), None)
+        return None if before is None or self._transcript.is_active(before) else before
 
     def note_run(self, run: Run) -> None:
         """Continue the conversation with the end of a started run, once."""
@@ -252,15 +262,17 @@ class Intake:
         return self._agent.concurrency == "debounce" and self._actor.of(Schedules).get(SILENCE) is not None
 
     def _begin(self, row: TurnRow, sender: Socket | None = None) -> None:
-        """Let a turn begin: what was said joins the conversation."""
+        """Let a turn begin: what was said joins the conversation.
+
+        An edited message, or another answer to the same one, begins a branch. Nothing is deleted.
+        """
         self._ending.close_waiting()
         if row.last_kept is not None:
-            self._take_back(row.last_kept, itself=False)
+            self._transcript.go_back(row.last_kept)
         said: list[UIMessage] = msgspec.json.decode(row.new_messages)
-        changed = self._transcript.known(_ids(said))
+        if edited := self._transcript.known(_ids(said)):
+            self._record.begin_branch(edited)
         for message in said:
-            if message["id"] in changed:
-                self._take_back(message["id"], itself=True)
             self._transcript.put(message)
         if said:
             self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))

@@ -70,7 +70,7 @@ class Replay:
 
     def _failed(self) -> TurnRow | None:
         """Return the last turn if it failed: clients that connect later have to see it."""
-        last = self._turns.last()
+        last = self._record.last_turn()
         return last if last is not None and last.status == "failed" else None
 
     def tell_ended(self, socket: Socket, id: str) -> None:

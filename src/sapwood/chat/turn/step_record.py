@@ -35,8 +35,6 @@ class StepRecord:
         self._spans = actor.of(Spans)
         self._requests = actor.of(RequestRecords)
         self._span: int | None = None
-        self._is_sent = False
-        """Whether it is recorded what was sent."""
         self.files = SentFiles(())
         """The files that the request holds: the record names them."""
 
@@ -61,7 +59,6 @@ class StepRecord:
             return
         assert self._span is not None
         self._spans.asked(self._span)
-        self._is_sent = False
         try:
             yield
         except Exception as error:
@@ -82,13 +79,11 @@ class StepRecord:
     def sent(self, url: str, body: bytes) -> None:
         """An HTTP client sends this."""
         if self._span is not None and self._actor.dropped is None:
-            self._is_sent = True
             self._requests.sent(self._span, url, self.files.named_in(body))
 
     def asked(self, form: SentForm) -> None:
-        """The model was asked: record it, unless an HTTP client has told what it sends."""
-        if not self._is_sent and self._span is not None and self._actor.dropped is None:
-            self._is_sent = True
+        """The model is asked this, in the form of Pydantic AI."""
+        if self._span is not None and self._actor.dropped is None:
             self._requests.asked(self._span, form)
 
     def used(self, usage: ModelRequestUsage) -> None:

@@ -132,7 +132,7 @@ class Answers:
         """Have the model continue its last answer."""
         from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-        row = self._turns.last()
+        row = self._record.last_turn()
         if row is None or row.is_open:
             raise Refused("There is no turn to continue.")
         history = self._transcript.history()

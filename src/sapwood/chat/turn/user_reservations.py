@@ -49,7 +49,7 @@ class UserReservations:
         spent = stored.spent().values()
         tokens, cost = sum(one.tokens for one in spent), sum(one.nanodollars for one in spent)
         # Not its stem or its number: an agent that is deleted and made anew must not take its place.
-        return TurnUsage(f"{self._actor.address} {row.id} {row.created_at}", tokens, cost, reservation, limits)
+        return TurnUsage(f"{self._actor.birthplace} {row.id} {row.created_at}", tokens, cost, reservation, limits)
 
     @asynccontextmanager
     async def reserved(

@@ -13,16 +13,11 @@ from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from sapwood.address import Address, PathSegment
-from sapwood.errors import (
-    Crashed,
-    MigrationFailed,
-    SapwoodError,
-    TimedOut,
-    Unavailable,
-)
+from sapwood.errors import Crashed, MigrationFailed, SapwoodError, TimedOut, Unavailable
 from sapwood.kernel.actors.children_table import ChildrenTable
+from sapwood.kernel.actors.fork_origin import note_hook, origin_of, waits_for_hook
 from sapwood.kernel.actors.incarnation import Incarnation
-from sapwood.kernel.actors.node_services import NodeServices
+from sapwood.kernel.actors.node_services import NodeServices, StartCycleCheck
 from sapwood.kernel.alarms.tree_index import TreeAlarms
 from sapwood.kernel.durability.slices import Slices
 from sapwood.kernel.marshal.agent_class import AgentClass
@@ -58,12 +53,6 @@ class OffloadPort(Protocol):
     async def read_sql(self, actor: Actor, sql: str, arguments: Sequence[object] | dict[str, object]) -> Rows: ...
 
 
-class StartCycleCheck(Protocol):
-    """Sees whether agents would wait for each other's start in a circle."""
-
-    def refuse(self, agent: Address, waiting: Sequence[Address]) -> Task[None] | None: ...
-
-
 class Host(NodeServices, Protocol):
     """What an agent asks of the node it runs on."""
 
@@ -94,6 +83,8 @@ class Home(Protocol):
 
     @property
     def host(self) -> Host: ...
+
+    def birthplace_of(self, address: Address) -> Address: ...
 
     def drop(self, actor: Actor, error: SapwoodError) -> None: ...
 
@@ -184,6 +175,11 @@ class Actor(Incarnation):
         return found
 
     @property
+    def birthplace(self) -> Address:
+        """The first address that it had: its ids contain it, and stay the same when its tree is moved."""
+        return self.home.birthplace_of(self.address)
+
+    @property
     def hooks(self) -> AgentHooks:
         """What the capabilities of this agent call, where the answer depends on its class."""
         return self.of(self.kind.hooks)
@@ -269,17 +265,22 @@ class Actor(Incarnation):
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may wait forever for this start
             self._failed_to_start(error)
             return
-        if not self.kind.overrides_start:
+        is_new_fork = self.kind.overrides_fork and waits_for_hook(self.database)
+        if not (self.kind.overrides_start or is_new_fork):
             self._is_started()
             return
         # A start belongs to the agent, not to the caller that happened to need it first.
         call.deadline = None
-        self.spawn(call, self._run_start(call))
+        self.spawn(call, self._run_start(call, is_new_fork=is_new_fork))
 
-    async def _run_start(self, call: Call) -> None:
+    async def _run_start(self, call: Call, *, is_new_fork: bool) -> None:
         call.enter()
         try:
             await self.until_leased()
+            if is_new_fork:
+                await self.agent.on_fork(origin_of(self.database))
+                self.check_live()
+                note_hook(self.database)
             await self.agent.on_start()
             await self.leave()
         except CancelledError:

@@ -34,12 +34,12 @@ class CallIdentity(NamedTuple):
     """What a call is recognized by."""
 
     caller: str
-    """The address and the file of the calling agent; empty for the program itself."""
+    """The first address and the file of the calling agent; empty for the program itself."""
     key: str
 
     @classmethod
     def of(cls, caller: Call | None, key: str) -> CallIdentity:
-        return cls("" if caller is None else f"{caller.actor.address} {caller.actor.stem}", key)
+        return cls("" if caller is None else f"{caller.actor.birthplace} {caller.actor.stem}", key)
 
 
 class Underway(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from asyncio import Task
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from pathlib import Path as FilePath
 from typing import Protocol, TypeVar
@@ -14,6 +15,7 @@ from sapwood.errors import (
     SapwoodError,
     StoredDataError,
 )
+from sapwood.kernel.actors.erasing import Erasing
 from sapwood.kernel.actors.sockets import Sockets
 from sapwood.kernel.alarms.node_index import NodeAlarms
 from sapwood.kernel.durability.storage_state import StorageState
@@ -21,11 +23,18 @@ from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.ports.file_archive import FileArchive
+from sapwood.kernel.ports.history import History
 from sapwood.randomness import Random
 from sapwood.settings import Settings
 from sapwood.timings import Timings
 
 C = TypeVar("C")
+
+
+class StartCycleCheck(Protocol):
+    """Sees whether agents would wait for each other's start in a circle."""
+
+    def refuse(self, agent: Address, waiting: Sequence[Address]) -> Task[None] | None: ...
 
 
 class NodeServices(Protocol):
@@ -38,6 +47,7 @@ class NodeServices(Protocol):
     clock: Clock
     random: Random
     gate: Gate
+    history: History
     settings: Settings
     timings: Timings
     deps: object
@@ -45,6 +55,7 @@ class NodeServices(Protocol):
     alarms: NodeAlarms
     failures: FailureLog
     storage: StorageState
+    erasing: Erasing
     damage: dict[FilePath, StoredDataError]
     """The databases that were found damaged, until their tree is replaced."""
     file_archive: FileArchive | None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sapwood.address import Address
 from sapwood.clock import Clock, SystemClock
-from sapwood.storage.files import open_private
+from sapwood.storage.files import Files, open_private
 
 STRIKES = "strikes.jsonl"
 HOUR = 3600.0
@@ -88,6 +88,23 @@ class Strikes:
         self.when_released()
         return True
 
+    def erase(self, root: Address, files: Files) -> int:
+        """Remove all lines of a tree from the file; return how many."""
+        try:
+            lines = self._file.read_text().splitlines()
+        except FileNotFoundError:
+            return 0
+        left = [line for line in lines if line and _root_of(line) != str(root)]
+        count = len([line for line in lines if line]) - len(left)
+        if count:
+            new = files.unused_path(self._file, ".new")
+            files.close(files.create(new, "".join(f"{line}\n" for line in left).encode()))
+            files.sync_file(new)
+            files.rename(new, self._file)
+            files.sync_folder(self._file.parent)
+            self._read()
+        return count
+
     def told(self) -> StrikeReport:
         """Return what to tell other nodes. What they have released is noted here too: they may be gone tomorrow."""
         self._read()
@@ -102,6 +119,13 @@ class Strikes:
         self._at.pop(root, None)
         self._released[root] = at
         append_entry(self._file, {"root": root, "released": at})
+
+
+def _root_of(line: str) -> object:
+    try:
+        return json.loads(line)["root"]
+    except (ValueError, KeyError, TypeError):
+        return None  # a crash cut it short
 
 
 def append_entry(file: Path, entry: dict[str, object]) -> None:

@@ -179,6 +179,15 @@ async def mark_live(archive: Archive, root: Address, epoch: int, sequence: int, 
     await _forget_marks(archive, tree, key)
 
 
+async def mark_live_since(archive: Archive, root: Address, epoch: int, sequence: int, base: Base, clock: Clock) -> str:
+    """Have the archive know that the log has messages of a tree since a snapshot; return the key of the mark."""
+    tree = tree_id(root)
+    key = mark_key(tree, epoch, sequence, LIVE)
+    await archive.put(key, pack_mark(key, ArchiveMark(root=str(root), at=clock.now(), parked=base)))
+    await _forget_marks(archive, tree, key)
+    return key
+
+
 async def _forget_marks(archive: Archive, tree: str, before: str) -> None:
     old = [key async for key in archive.keys(f"{MARKS}/{tree}/") if key < before]
     if old:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from sapwood.kernel.log.archive_objects import is_parked, last_mark
 from sapwood.kernel.log.copy_sweep import CopySweep
 from sapwood.kernel.log.idle_trees import RETRY_AFTER, IdleTrees
 from sapwood.kernel.log.local_copy import CLEAN, catch_up, clean_tail, record_clean
+from sapwood.kernel.log.log_erasure import LogErasure
 from sapwood.kernel.log.reader import ClusterReader, Replicas
 from sapwood.kernel.log.records import Base, ChainBroken, Message, program, seal, tree_id, unseal
 from sapwood.kernel.log.repair import Read, heal
@@ -99,12 +100,16 @@ class Keeper:
         self.file_archive = NodeFileArchive(archive, clock, random, node)
         self.trees = ClusterReader(stored, archive, replicas, timings)
         """All trees, also those that other nodes run."""
+        self.erase_segments: Callable[[Address, int], Awaitable[tuple[int, bool]]] | None = None
+        """Erases a tree, up to a place, from the second copy of the log; returns from how many segments, and whether
+        from all."""
         self._ship = ship
         self._shipping: dict[int, tuple[ShipperPort, asyncio.Task[None]]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held while a tree is brought, put away or parked; gone when no task holds it or waits for it."""
         self._live: set[str] = set()
         """Trees of which the archive knows that the log has messages."""
+        self.log_erasure = LogErasure(stored, archive, clock, self._lock, self._live.add)
         self._adopted: dict[str, int] = {}
         """The last message that a tree had when it was opened here."""
         self._begun: dict[str, float] = {}

@@ -83,6 +83,7 @@ class AgentClass:
             }
         self.limits: Limits | None = getattr(cls, "limits", None)
         self.overrides_start = self.overrides("on_start", base)
+        self.overrides_fork = self.overrides("on_fork", base)
         self._names = names
         self._own: dict[str, Method] = {}
         self.base = base

@@ -26,6 +26,11 @@ class Incarnation(Protocol):
     def address(self) -> Address: ...
 
     @property
+    def birthplace(self) -> Address:
+        """The first address that it had. A tree that is moved gets another address."""
+        ...
+
+    @property
     def stem(self) -> str:
         """The name of its file. Agents that had its address before have other names."""
         ...
@@ -153,6 +158,7 @@ class Step(NamedTuple):
     """A step or tool call: the same however often it is repeated, in whichever process."""
 
     agent: Address
+    """The first address that the agent had."""
     stem: str
     """The file of the agent. Another agent that later has the same address has another one."""
     work: str

@@ -33,6 +33,8 @@ class OuterCall(msgspec.Struct, array_like=True):
     """Its idempotency key."""
     user: str | None = None
     """The id of the user that it is made for."""
+    birthplace: Steps | None = None
+    """The first address of its agent, if it has another one now."""
 
 
 class CallerContext(msgspec.Struct, array_like=True):
@@ -118,10 +120,11 @@ read_disconnect_user = msgspec.msgpack.Decoder(DisconnectUser).decode
 class RemoteIncarnation:
     """Stands for an agent of another node in the chain of calls."""
 
-    __slots__ = ("address", "agent", "stem")
+    __slots__ = ("address", "agent", "birthplace", "stem")
 
-    def __init__(self, address: Address, stem: str = "") -> None:
+    def __init__(self, address: Address, stem: str = "", birthplace: Address | None = None) -> None:
         self.address = address
+        self.birthplace = birthplace or address
         self.stem = stem
         self.agent = None
 
@@ -139,7 +142,9 @@ def cause_of(caller: Call | None, deadline: float | None) -> CallerContext | Non
     while one is not None:
         agent = one.actor
         steps, user = cast("Steps", list(agent.address.segments)), one.user or id_of(getattr(one.client, "user", None))
-        chain.append(OuterCall(steps, one.method, one.is_start, agent.stem, one.key, user))
+        first = agent.birthplace
+        born = None if first == agent.address else cast("Steps", list(first.segments))
+        chain.append(OuterCall(steps, one.method, one.is_start, agent.stem, one.key, user, born))
         one = one.caller
     chain.reverse()
     left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0.0)
@@ -155,7 +160,8 @@ def caller_of(cause: CallerContext, live: dict[Address, Incarnation]) -> Call | 
     call: Call | None = None
     for above in cause.chain:
         address = address_of(above.steps)
-        call = Call(live.get(address) or RemoteIncarnation(address, above.stem), above.method, call)
+        first = None if above.birthplace is None else address_of(above.birthplace)
+        call = Call(live.get(address) or RemoteIncarnation(address, above.stem, first), above.method, call)
         call.is_start = above.is_start
         call.key = above.key
         call.user = above.user

@@ -24,12 +24,9 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import FolderInUse, NotFound, StoredDataError, Unavailable, UsageError
-from sapwood.kernel.actors.objects_table import folder_of
-from sapwood.kernel.log.archive_objects import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
-from sapwood.kernel.log.records import ChainBroken, program, tree_id
-from sapwood.kernel.log.restore import TreeContent, put_together, write
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.values import pack
+from sapwood.kernel.node.backup_notes import note_archived_backup, note_backup
 from sapwood.kernel.node.data_folder import odd_in, roots_in, tree_folder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.stored_copies import (
@@ -41,25 +38,22 @@ from sapwood.kernel.node.stored_copies import (
     verify_stored,
 )
 from sapwood.kernel.node.tree_check import check_folder, record_left_out
+from sapwood.kernel.node.tree_placement import place_anywhere, replace_tree
 from sapwood.kernel.node.tree_report import TreeReport, read_report
 from sapwood.kernel.ports.file_copies import OfFolder, without_files
-from sapwood.kernel.ports.placement import Moved
 from sapwood.kernel.trees.lost_children import lost_children
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import LABEL
-from sapwood.randomness import new_id
 from sapwood.storage.blobs import blobs_in
 from sapwood.storage.copies import Copier, FilePart, Order, copy_elsewhere
 from sapwood.storage.copy_marks import mark_copies
 from sapwood.storage.files import held_still
-from sapwood.storage.image import PAGE_SIZE, wal_bytes
+from sapwood.storage.image import wal_bytes
 from sapwood.storage.integrity import damage_in
-from sapwood.storage.wal_frames import whole_image
 
 BACK_UP = "back up"
 RESTORE = "restore"
 VERIFY = "verify"
-TAKE = "take a tree from the archive"
 OnDamage = Literal["refuse", "skip", "restore"]
 """What a restore does if trees of the backup are damaged: restore nothing, only the others, or all."""
 
@@ -72,12 +66,16 @@ class BackupRequest(msgspec.Struct, array_like=True):
     """`None` means all that it runs."""
     skipped: list[str] = []
     """The roots that are not restored."""
+    with_files: bool = True
+    """Whether a copy has the larger files of agents, which are no databases."""
 
 
 read_backup_request = msgspec.msgpack.Decoder(BackupRequest).decode
 
 
-async def back_up_tree(node: Node, root: Address, target: Path, copier: Copier) -> list[str]:
+async def back_up_tree(
+    node: Node, root: Address, target: Path, copier: Copier, *, with_files: bool = True
+) -> list[str]:
     """Copy one tree into the data folder `target`, which may hold other trees.
 
     Returns what is damaged, in sentences: then there is no copy.
@@ -86,7 +84,7 @@ async def back_up_tree(node: Node, root: Address, target: Path, copier: Copier) 
     if final.exists():
         raise UsageError(f"{str(target)!r} already holds a copy of {root}. Choose another folder.")
     half = half_of(final, node.files)
-    problems = await _copy(node, root, half, copier)
+    problems = await copy_tree(node, root, half, copier, with_files=with_files)
     return await settle_copy(half, final, problems)
 
 
@@ -94,12 +92,14 @@ async def verify_tree(node: Node, root: Address, copier: Copier) -> list[str]:
     """Check one tree as it is at this moment; return what is damaged, in sentences."""
     half = half_of(tree_folder(node.folder, root), node.files)
     try:
-        return await _copy(node, root, half, copier)
+        return await copy_tree(node, root, half, copier, is_durable=False)
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
 
-async def _copy(node: Node, root: Address, half: Path, copier: Copier) -> list[str]:
+async def copy_tree(
+    node: Node, root: Address, half: Path, copier: Copier, *, with_files: bool = True, is_durable: bool = True
+) -> list[str]:
     """Copy a tree as it is at one moment to a new folder; return what is damaged, in sentences."""
     tree = await node.loader.load_files(root)
     if not tree.folder.exists():
@@ -107,10 +107,12 @@ async def _copy(node: Node, root: Address, half: Path, copier: Copier) -> list[s
     try:
         with tree.kept_still():
             parts, frames = _cut(tree)
-            await copy_elsewhere(Order(str(tree.folder), str(half), parts), copier)
+            copied = [part for part in parts if with_files or Path(part.name).parent == Path()]
+            await copy_elsewhere(Order(str(tree.folder), str(half), copied, is_durable), copier)
     except StoredDataError as error:
         return [str(error)]
-    return await asyncio.to_thread(damage_in, half, [*node.content_checks, lost_children(tree.folder)], frames)
+    checks = node.content_checks if with_files else node.database_checks
+    return await asyncio.to_thread(damage_in, half, [*checks, lost_children(tree.folder)], frames)
 
 
 def _cut(tree: Tree) -> tuple[list[FilePart], dict[str, int]]:
@@ -157,11 +159,16 @@ def root_of(address: str | None) -> Address | None:
 
 async def backup(node: Node, target: Path, root: Address | None) -> TreeReport:
     """Copy one tree, or all, whichever node runs them. Damaged trees are named, and not copied."""
-    if node.keeper is not None:
-        return await back_up_stored(node.keeper.trees, target, root, node.content_checks, _fetching(node, node.keeper))
+    # First the note: the copy of a crashed backup holds data, too.
+    if node.keeper is None:
+        note_backup(node.folder, target, node.clock.now())
+    else:
+        here = "" if node.far is None else node.far.directory.here
+        await note_archived_backup(node.keeper.archive, await asyncio.to_thread(target.resolve), node.clock.now(), here)
+        return await back_up_stored(node.keeper.trees, target, root, node.content_checks, fetching(node, node.keeper))
     if root is not None:
         return await _at_owner(node, BACK_UP, _order(target, root))
-    await _hear(node, [] if node.far is None else await node.far.others())
+    await hear(node, [] if node.far is None else await node.far.others())
     with until_finished(target) as left:
         if left is not None:
             await asyncio.to_thread(shutil.rmtree, left)
@@ -171,6 +178,22 @@ async def backup(node: Node, target: Path, root: Address | None) -> TreeReport:
         return report
 
 
+async def copy_databases(node: Node, target: Path, roots: Sequence[Address]) -> TreeReport:
+    """Copy trees without the larger files of their agents, whichever nodes run them."""
+    report = TreeReport()
+    async with Copier() as copier:
+        for root in roots:
+            if node.keeper is not None:
+                report.add(await back_up_stored(node.keeper.trees, target, root, node.database_checks))
+            elif node.far is None or node.owns(root):
+                report.note(str(root), await back_up_tree(node, root, target, copier, with_files=False))
+            else:
+                order = _order(target, root)
+                order.with_files = False
+                report.add(await _at_owner(node, BACK_UP, order))
+    return report
+
+
 async def verify(node: Node, root: Address | None) -> TreeReport:
     """Check one tree, or all, whichever node runs them. The trees keep running."""
     if node.keeper is not None:
@@ -178,13 +201,13 @@ async def verify(node: Node, root: Address | None) -> TreeReport:
         return await verify_stored(node.keeper.trees, node.folder, root, node.database_checks, verify)
     if root is not None:
         return await _at_owner(node, VERIFY, BackupRequest("", str(root)))
-    await _hear(node, [] if node.far is None else await node.far.others())
+    await hear(node, [] if node.far is None else await node.far.others())
     report = await _everywhere(node, VERIFY, BackupRequest("", None))
     report.odd = odd_in(node.folder)
     return report
 
 
-def _fetching(node: Node, keeper: Keeper) -> OfFolder:
+def fetching(node: Node, keeper: Keeper) -> OfFolder:
     copies = node.file_copies
     return without_files if copies is None else partial(copies.fetch, archive=keeper.archive)
 
@@ -236,11 +259,11 @@ async def _restored(node: Node, source: Path, root: Address | None, skipped: lis
         wanted = [one for one in ([root] if root is not None else roots_in(source)) if str(one) not in skipped]
         async with Copier() as copier:
             for one in wanted:
-                await _restore_anywhere(node, node.keeper, one, source, copier)
+                await place_anywhere(node, one, partial(_copied, node, one, source, copier), restoring(one))
         return TreeReport(len(wanted))
     if root is not None:
         return await _at_owner(node, RESTORE, order) if str(root) not in skipped else TreeReport()
-    await _hear(node, [] if node.far is None else await node.far.others())
+    await hear(node, [] if node.far is None else await node.far.others())
     return await _everywhere(node, RESTORE, order)
 
 
@@ -257,7 +280,7 @@ async def _at_owner(node: Node, verb: str, order: BackupRequest) -> TreeReport:
     root = Address.parse(order.root or "")
     if node.far is None or node.owns(root):
         return await ORDERS[verb](node, order)
-    await _hear(node, [await node.far.directory.owner(root)])
+    await hear(node, [await node.far.directory.owner(root)])
     return read_report(await node.far.ask_owner(root, verb, pack(order)))
 
 
@@ -269,7 +292,7 @@ async def _everywhere(node: Node, verb: str, order: BackupRequest) -> TreeReport
     return report
 
 
-async def _hear(node: Node, others: Sequence[str]) -> None:
+async def hear(node: Node, others: Sequence[str]) -> None:
     """Make sure that other nodes answer, before anything is done that they have their part in."""
     far = node.far
     if far is None:
@@ -287,7 +310,9 @@ async def back_up_own(node: Node, order: BackupRequest) -> TreeReport:
     """Copy one tree of this node, or all of them, into a data folder."""
     target = Path(order.folder)
     async with Copier() as copier:
-        return await _each(node, order, lambda root: back_up_tree(node, root, target, copier))
+        return await _each(
+            node, order, lambda root: back_up_tree(node, root, target, copier, with_files=order.with_files)
+        )
 
 
 async def verify_own(node: Node, order: BackupRequest) -> TreeReport:
@@ -330,7 +355,12 @@ async def restore_tree(node: Node, root: Address, source: Path, copier: Copier) 
     """Put a tree back as it is in a backup, in place of what it is now. Calls to it wait until then."""
     half = await _copied(node, root, source, copier)
     await asyncio.to_thread(mark_copies, half, is_durable=node.gate.synced)
-    await _replace(node, root, half)
+    await replace_tree(node, root, half, restoring(root))
+
+
+def restoring(root: Address) -> Unavailable:
+    """Return the error of calls that a restore ends."""
+    return Unavailable(f"{root} is being restored from a backup.")
 
 
 async def _copied(node: Node, root: Address, source: Path, copier: Copier) -> Path:
@@ -341,71 +371,3 @@ async def _copied(node: Node, root: Address, source: Path, copier: Copier) -> Pa
     half = half_of(tree_folder(node.folder, root), node.files)
     await copy_elsewhere(Order(str(copy), str(half), _parts(copy, {})), copier)
     return half
-
-
-async def _replace(node: Node, root: Address, half: Path) -> None:
-    if node.file_archive is not None and await _may_have_objects(node, root):
-        await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
-    await node.removal.replace(root, half, Unavailable(f"{root} is being restored from a backup."))
-
-
-async def _may_have_objects(node: Node, root: Address) -> bool:
-    """Return whether a tree, as it is now, may have files in the archive."""
-    try:
-        return folder_of((await node.loader.load_files(root)).root) is not None
-    except (ChainBroken, StoredDataError):
-        return True
-
-
-async def _restore_anywhere(node: Node, keeper: Keeper, root: Address, source: Path, copier: Copier) -> None:
-    """Put a tree of a cluster back, whichever node runs it."""
-    far = node.far
-
-    async def put_back() -> None:
-        half = await _copied(node, root, source, copier)
-        try:
-            if node.file_copies is not None:
-                await node.file_copies.store(half, root, keeper.file_archive)
-        except BaseException:
-            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
-            raise
-        if far is None or node.owns(root):
-            await _replace(node, root, half)
-            return
-        key = handed_key(tree_id(root), node.clock.now(), new_id(node.random))
-        await keeper.archive.put(key, await asyncio.to_thread(_packed, root, half, node.clock.now()))
-        try:
-            await far.ask(await far.directory.owner(root), TAKE, pack(BackupRequest(key, str(root))))
-        finally:
-            await keeper.archive.remove([key])
-
-    if far is None:
-        await put_back()
-    else:
-        await far.follow(root, put_back)
-
-
-def _packed(root: Address, folder: Path, at: float) -> bytes:
-    """Return the files of a folder as one object, and remove it."""
-    images = [Image(path.stem, PAGE_SIZE, whole_image(path)) for path in sorted(folder.glob("*.db"))]
-    shutil.rmtree(folder)
-    whole = Snapshot(root=str(root), epoch=0, sequence=0, chain=b"", at=at, version=program(), images=images)
-    return pack_snapshot(whole)[0]
-
-
-async def take(node: Node, key: str, root: Address) -> int:
-    """Put a tree back that another node has put into the archive."""
-    if not node.owns(root):
-        raise Moved(root)
-    assert node.keeper is not None
-    data = await node.keeper.archive.get(key)
-    if data is None:
-        raise NotFound(f"The archive has no {key!r}.", path=root.segments)
-    half = half_of(tree_folder(node.folder, root), node.files)
-    await write(await asyncio.to_thread(_unpacked, data, key), root, half, node.files)
-    await _replace(node, root, half)
-    return 1
-
-
-def _unpacked(data: bytes, key: str) -> TreeContent:
-    return put_together(unpack_snapshot(data, key, None), None, [], None)

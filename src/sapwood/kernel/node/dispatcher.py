@@ -22,6 +22,7 @@ from sapwood.kernel.alarms.node_index import FOREVER, NodeAlarms
 from sapwood.kernel.marshal.agent_class import AgentClass, resolve
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.node.tree_loader import TreeLoader
+from sapwood.kernel.ports.placement import Forwarded
 from sapwood.kernel.trees.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -162,10 +163,12 @@ class AlarmDispatcher:
             self._woods.alarms.lose(root)
             return None
         known, kind = self.root_known_as(root)
-        tree = await self._woods.loader.load(known, kind)
-        while tree.destroyed is not None:
-            await asyncio.shield(tree.destroyed)
-            tree = await self._woods.loader.load(known, kind)
+        try:
+            while (tree := await self._woods.loader.load(known, kind)).destroyed is not None:
+                await asyncio.shield(tree.destroyed)
+        except Forwarded:  # the process that it was moved to wakes it
+            self._woods.alarms.forget(root)
+            return None
         _tell(tree, known, [kind])
         if known != root:
             # Its class has another type id by now, and the tree another address.

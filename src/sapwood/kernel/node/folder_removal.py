@@ -8,12 +8,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from sapwood.errors import StoredDataError
+from sapwood.errors import StoredDataError, Unavailable
 from sapwood.kernel.node.background import Background
-from sapwood.kernel.node.data_folder import REMOVED, RESTORED, unfinished
+from sapwood.kernel.node.data_folder import COPYING, REMOVED, RESTORED, unfinished
 from sapwood.kernel.ports.durability import Gate
+from sapwood.storage.availability import refusals
 from sapwood.storage.blobs import blob_folders, remove_blobs
 from sapwood.storage.files import Files
+
+LOOKS = 1000
+LOOK_AGAIN = 0.1
+"""Seconds until to look again at a copy of a tree that is being made."""
 
 
 class FolderRemoval:
@@ -25,6 +30,8 @@ class FolderRemoval:
         self._background = background
         self._damage = damage
         """The databases that were found damaged. A removed one is forgotten."""
+        self._running: dict[Path, asyncio.Task[None]] = {}
+        """What deletes a folder now."""
 
     def move_away(self, folder: Path) -> None:
         """Free the name of a folder, and delete it later."""
@@ -45,9 +52,31 @@ class FolderRemoval:
             else:
                 self.remove(one)
 
-    def remove(self, folder: Path) -> None:
-        """Delete a folder in the background."""
-        self._background.start(self._remove(folder))
+    def remove(self, folder: Path) -> asyncio.Task[None]:
+        """Delete a folder in the background, and return the task that does."""
+        running = self._running.get(folder)
+        if running is None:
+            running = self._running[folder] = self._background.start(self._remove(folder))
+            running.add_done_callback(lambda _: self._running.pop(folder, None))
+        return running
+
+    async def remove_all_of(self, folder: Path) -> None:
+        """Return once nothing is left of a tree's folder, whatever suffix it has got, and that is durable.
+
+        A copy that is being made is waited for: who makes it removes it, or puts it in its place.
+        """
+        with refusals():
+            for _ in range(LOOKS):
+                left = list(folder.parent.glob(f"{folder.name}*"))
+                if not left:
+                    await self._gate.sync_folder(folder.parent)
+                    return
+                for path in left:
+                    if path.suffix == COPYING:
+                        await asyncio.sleep(LOOK_AGAIN)
+                    else:
+                        await asyncio.shield(self.remove(path))
+        raise Unavailable(f"A copy of the tree in {folder.name} is still being made.")
 
     async def _remove(self, folder: Path) -> None:
         await self._gate.sync_folder(folder.parent)

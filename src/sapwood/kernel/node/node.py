@@ -6,14 +6,16 @@ import asyncio
 import logging
 import threading
 from asyncio import Task
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from sapwood.address import Address
 from sapwood.clock import Clock
 from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UnknownAgent
 from sapwood.kernel.actors.actor import Actor
+from sapwood.kernel.actors.erasing import Erasing
 from sapwood.kernel.actors.offload import Offload
 from sapwood.kernel.actors.quarantine import Strikes
 from sapwood.kernel.actors.sockets import RESTARTING, Sockets
@@ -21,6 +23,10 @@ from sapwood.kernel.actors.watchdog import Watchdog
 from sapwood.kernel.alarms.index_file import alarms_file, remove_index
 from sapwood.kernel.alarms.node_index import NodeAlarms
 from sapwood.kernel.durability.storage_state import StorageState
+from sapwood.kernel.forks.forked_tree import UnfinishedWork
+from sapwood.kernel.history.moments import PastSources
+from sapwood.kernel.history.recorder import HistoryRecorder
+from sapwood.kernel.history.unrecorded import UnrecordedHistory
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.call import Call, context_outside_of_calls, deadline_of, in_time
@@ -31,16 +37,22 @@ from sapwood.kernel.node.data_folder import labelled
 from sapwood.kernel.node.deps_check import DepsCheck
 from sapwood.kernel.node.dispatcher import AlarmDispatcher
 from sapwood.kernel.node.folder_removal import FolderRemoval
+from sapwood.kernel.node.forwards import Forwards
 from sapwood.kernel.node.idle_sleep import IdleSleep
 from sapwood.kernel.node.open_databases import OpenDatabases
 from sapwood.kernel.node.release_record import open_folder
+from sapwood.kernel.node.tree_damage import damaged_file, pass_on
 from sapwood.kernel.node.tree_loader import TreeLoader
+from sapwood.kernel.node.tree_move import resume_moves
 from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
+from sapwood.kernel.node.upgrade_check import Misfit
 from sapwood.kernel.ports.cluster import Cluster
 from sapwood.kernel.ports.durability import Gate
+from sapwood.kernel.ports.erasure import ErasurePort
 from sapwood.kernel.ports.file_archive import FileArchive
 from sapwood.kernel.ports.file_copies import FileCopies
-from sapwood.kernel.ports.placement import Moved
+from sapwood.kernel.ports.history import History
+from sapwood.kernel.ports.placement import Forwarded, Moved
 from sapwood.kernel.ports.read_models import ReadModels
 from sapwood.kernel.ports.shards import shard_of
 from sapwood.kernel.rpc.circuits import Circuits
@@ -48,7 +60,7 @@ from sapwood.kernel.rpc.remote import Peers
 from sapwood.kernel.rpc.reroute import ReroutingRoute, find
 from sapwood.kernel.rpc.start_cycles import StartCycleDetector
 from sapwood.kernel.rpc.stub import LocalRoute, Stub
-from sapwood.kernel.trees.tree import Tree
+from sapwood.kernel.trees.tree import Tree, call_of
 from sapwood.randomness import SYSTEM, Random
 from sapwood.settings import Settings
 from sapwood.storage.availability import StorageUnavailable, refusals
@@ -77,6 +89,11 @@ class Node:
     """Those of `content_checks` that do not look for files beside the databases."""
     file_copies: FileCopies | None = None
     """Copies the files of trees that are in the archive."""
+    erasures: ErasurePort | None = None
+    stored_data_check: Callable[[Path, Sequence[AgentClass]], Iterable[Misfit]]
+    """Names what is stored in a data folder and does not fit the classes of the app."""
+    unfinished_work: Callable[[], UnfinishedWork]
+    """Returns what settles the unfinished work of one fork."""
 
     def __init__(
         self,
@@ -93,6 +110,7 @@ class Node:
         pool: str = "",
         restarts: int = 0,
         keeper: Keeper | None = None,
+        history: HistoryRecorder | None = None,
         timings: Timings = DEFAULTS,
         random: Random = SYSTEM,
     ) -> None:
@@ -107,14 +125,12 @@ class Node:
         self.far = far
         """The way to the nodes that run other trees of the same folder, or `None` if there are none."""
         self.pool = pool
-        """The pool that it runs the trees of; "": of all classes that name none."""
         self.circuits = Circuits() if far is None else far.circuits
-        """The circuit breakers of this process."""
         self.restarts = restarts
-        """How often its process was started again."""
         self.keeper = keeper
         """Brings the files of trees, or `None` if they lie in the folder, which is all there is of them."""
         self.file_archive: FileArchive | None = None if keeper is None else keeper.file_archive
+        self.history: History = history or UnrecordedHistory(folder, files)
         self.held: set[int] = set()
         """The shards whose trees it runs, or is about to run, if they come and go."""
         self.crashes: dict[int, float] = {}
@@ -123,10 +139,9 @@ class Node:
         """The cluster that it is a node of."""
         self.holds_lease: Callable[[], bool] = lambda: True
         """Whether its trees are its own for certain now."""
+        self.past = PastSources()
         self.read_models = ReadModels()
-        """What operators read of agents that may be asleep."""
         self.is_leaving = False
-        """Whether it was asked to stop."""
         self.authentication: str | None = None
         """How clients are authenticated; `None` means not at all."""
         self.loop = asyncio.get_running_loop()
@@ -140,9 +155,11 @@ class Node:
         self.roots: Sequence[AgentClass] = ()
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
+        self.erasing = Erasing()
+        self.forwards = Forwards(folder, files)
+        """The former addresses of roots that were moved."""
         self.born = clock.now()
         self.calls_done = 0
-        """How many calls have ended here."""
         self._stopped_mark = folder / f"{STOPPED}{part}"
         self._after_crash = not self._stopped_mark.exists()
         files.remove(self._stopped_mark)
@@ -158,13 +175,14 @@ class Node:
         """The clients that are connected to agents of this node."""
         self.offload = Offload(settings.threads, self.loop)
         self.strikes = Strikes(folder, settings.strikes, clock)
-        self.watchdog = Watchdog(self.loop, settings, folder, self._running, clock=clock)
+        self.watchdog = Watchdog(self.loop, settings, folder, partial(call_of, self.trees), clock=clock)
         self.thread = threading.get_ident()
         self._deps_check = DepsCheck(deps)
         self._dying: set[Task[Any]] = set()
         self.stopped: Unavailable | None = None
         """Why it runs no tree any more, or `None` if it does."""
-        self._has_died = False
+        self.has_died = False
+        """Whether it ended as a killed process does."""
         self.background = Background(self.loop, self.context)
         folders = FolderRemoval(files, gate, self.background, self.damage)
         self._databases = OpenDatabases(
@@ -214,6 +232,8 @@ class Node:
             self.alarms.complete()
         elif roots and not self.alarms.is_whole:  # without classes no tree can be woken: the next start rebuilds it
             self._alarm_rebuild.start()
+        if self.keeper is None:
+            resume_moves(self)
         self.alarms.start(self.waking.look)
 
     def when_started(self, actor: Actor) -> None:
@@ -223,11 +243,6 @@ class Node:
 
     def on_other_thread(self) -> bool:
         return threading.get_ident() != self.thread
-
-    @property
-    def has_died(self) -> bool:
-        """Whether it ended as a killed process does."""
-        return self._has_died
 
     @property
     def is_ready(self) -> bool:
@@ -288,7 +303,15 @@ class Node:
         """Return the live, started agent at this address."""
         given: dict[str, AgentClass] = {}
         while True:
-            tree = await self.loader.load(address, kind)
+            self.erasing.check(address)
+            try:
+                tree = await self.loader.load(address, kind)
+            except Forwarded as moved:
+                there = moved.follow(address)
+                if there is None or not self.owns(there.root):
+                    raise
+                address = there
+                continue
             if self.far is not None and not self._may_reach(address.root, caller):
                 raise Moved(address.root)
             # What the classes are called outlives the tree that was told.
@@ -302,7 +325,7 @@ class Node:
             try:
                 actor = await tree.reach(address, kind, caller, alone=alone)
             except NewerData as error:
-                self._pass_on(address.root, error)
+                pass_on(self.cluster, address.root, error)
             except Unavailable:
                 if self._may_reach(address.root, caller):
                     raise
@@ -312,32 +335,13 @@ class Node:
             if actor is not None:
                 return actor
 
-    def _pass_on(self, root: Address, error: NewerData) -> NoReturn:
-        """Have a node run a tree that knows what is in its files; this one must not."""
-        if self.cluster is None:
-            raise error
-        log.warning("not run on this node: %s", error, extra={"root": str(root)})
-        if not self.cluster.pass_on(shard_of(root), error.owner, error.number):
-            raise Unavailable(f"{error} The cluster has no such node now.") from error
-        raise Moved(root) from None
-
     def _may_reach(self, root: Address, caller: Call | None) -> bool:
         """Return whether a tree may be asked for something: while it is handed over, only what runs in it may."""
         return self.owns(root) or (caller is not None and caller.actor.address.root == root)
 
     def damaged(self, root: Address, file: str, how: str) -> SapwoodError:
         """Return the error to raise for a damaged file of a tree. A copy of what the log has is dropped."""
-        if self.keeper is None:
-            return StoredDataError(
-                f"The file {file} of {root} is damaged: {how}. Restore the tree from a backup: "
-                f"`sapwood restore FOLDER {root} --data {self.folder}`."
-            )
-        error = Unavailable(f"The local copy of {root} is damaged ({file}: {how}) and is read again from the log.")
-        tree = self.trees.get(root)
-        if tree is not None:
-            # Not now: a statement of it is being executed.
-            self.loop.call_soon(lambda: self.removal.lose(tree, error) if self.trees.get(root) is tree else None)
-        return error
+        return damaged_file(self, self.removal.lose, root, file, how)
 
     def forget_alarms_of_others(self) -> None:
         """Wake no tree any more whose shard went elsewhere."""
@@ -378,7 +382,12 @@ class Node:
         """Return a stub of the agent at the end of this path, which this node runs."""
         (root, name), *below = path
         address = Address.root_of(root.type, name)
-        kinds = (await self.loader.load(address, root)).kinds
+        try:
+            kinds = (await self.loader.load(address, root)).kinds
+        except Forwarded as moved:
+            if (there := moved.follow(address)) is None:
+                raise
+            return await self.stub([(root, there.name), *below], caller)
         kinds[root.type] = root
         for kind, child in below:
             address = address.child(kind.type, child)
@@ -392,8 +401,7 @@ class Node:
         return None if tree is None else tree.actors.get(address)
 
     def _awaited_by(self, agent: Address) -> list[Address]:
-        tree = self.trees.get(agent.root)
-        actor = tree.actors.get(agent) if tree is not None else None
+        actor = self.awake(agent)
         return actor.awaited_by if actor is not None and actor.is_starting else []
 
     def stub_of(self, actor: Actor) -> Stub:
@@ -401,15 +409,6 @@ class Node:
         if self.far is not None and self.far.moves(actor.address.root):
             return Stub(ReroutingRoute(self, self.far, line.address, line.kind, actor.limits.payload_bytes, line))
         return Stub(line)
-
-    def _running(self, task: Task[Any]) -> tuple[Address, str] | None:
-        """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
-        for tree in list(self.trees.values()):
-            for actor in list(tree.actors.values()):
-                for call, running in list(actor.calls.items()):
-                    if running is task:
-                        return actor.address, call.method
-        return None
 
     async def stop(self) -> None:
         """Shut down: cancel what runs, keep what was written, close every file."""
@@ -447,7 +446,7 @@ class Node:
             except StorageUnavailable as error:
                 log.warning("cannot record the clean stop, so the next start recovers as after a crash: %s", error)
         finally:
-            # Also when it was cancelled: nothing may write once the folder is let go.
+            # Also if it was cancelled: nothing may write once the folder is let go.
             self.stopped = self.stopped or Unavailable("The app is not running.")
             for tree in self.trees.values():
                 tree.slices.commit()
@@ -472,7 +471,7 @@ class Node:
     def die_now(self) -> None:
         """Stop as a killed process does: uncommitted writes are lost, and no hook runs."""
         self.stopped = Unavailable("The process crashed. Get the agent again.")
-        self._has_died = True
+        self.has_died = True
         for tree in self.trees.values():
             self._dying.update(tree.deletions, *(actor.calls.values() for actor in tree.actors.values()))
             tree.die(self.stopped)

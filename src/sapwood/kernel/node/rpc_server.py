@@ -33,8 +33,12 @@ from sapwood.kernel.marshal.messages import (
     read_wake_request,
 )
 from sapwood.kernel.marshal.values import ANYTHING, pack, value_from, value_of
-from sapwood.kernel.node.backup import ORDERS, TAKE, read_backup_request, take
+from sapwood.kernel.node.backup import ORDERS, read_backup_request
+from sapwood.kernel.node.fork import FORK_ORDERS, NodeOrder
+from sapwood.kernel.node.move import MOVE_ORDERS
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.past import PAST_ORDERS
+from sapwood.kernel.node.tree_placement import TAKE, read_take_request, take
 from sapwood.kernel.ports.placement import Moved, NotBegun
 from sapwood.kernel.ports.transport import Exchange
 from sapwood.kernel.rpc.remote import CALL, CALL_BACK, REACH, SHOW_OUT, STREAM, THERE, FarFunction, FarObject, Peers
@@ -96,7 +100,8 @@ class RpcServer:
         node.circles.answer(far)
         for verb in ORDERS:
             far.transport.answer(verb, partial(self._copy, verb))
-        far.transport.answer(TAKE, self._take)
+        for verb, answer in {**FORK_ORDERS, **PAST_ORDERS, **MOVE_ORDERS, TAKE: _taken}.items():
+            far.transport.answer(verb, partial(self._order, answer))
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:
         sought = read_wake_request(message)
@@ -283,12 +288,9 @@ class RpcServer:
 
         self._spawn(exchange, None, work())
 
-    def _take(self, message: bytes, exchange: Exchange) -> None:
-        asked = read_backup_request(message)
-
+    def _order(self, answer: NodeOrder, message: bytes, exchange: Exchange) -> None:
         async def work() -> None:
-            await take(self._node, asked.folder, Address.parse(asked.root or ""))
-            exchange.end(b"")
+            exchange.end(await answer(self._node, message))
 
         self._spawn(exchange, None, work())
 
@@ -392,6 +394,11 @@ class SentStream(Channel):
         if self._until_room is not None:
             await self._until_room
         self._until_room = self._exchange.send(item)
+
+
+async def _taken(node: Node, message: bytes) -> bytes:
+    await take(node, read_take_request(message))
+    return b""
 
 
 def _answer(exchange: Exchange, reply: Future[Any]) -> None:

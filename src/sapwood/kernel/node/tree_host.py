@@ -9,10 +9,12 @@ from typing import Protocol
 from sapwood.address import Address
 from sapwood.errors import Unavailable
 from sapwood.kernel.actors.actor import Host
+from sapwood.kernel.actors.erasing import Erasing
 from sapwood.kernel.actors.quarantine import Strikes
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.node.background import Background
+from sapwood.kernel.node.forwards import Forwards
 from sapwood.kernel.ports.cluster import Cluster
 from sapwood.kernel.trees.tree import Tree
 from sapwood.storage.files import Files
@@ -28,6 +30,8 @@ class TreeHost(Host, Protocol):
     trees: dict[Address, Tree]
     """The trees in memory."""
     strikes: Strikes
+    erasing: Erasing
+    forwards: Forwards
     keeper: Keeper | None
     """Fetches and records the files of trees, or `None` if they lie in the folder, which is all there is of them."""
     cluster: Cluster | None

@@ -15,8 +15,9 @@ from sapwood.kernel.marshal.agent_class import AgentClass, brought_by
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.folder_removal import FolderRemoval
 from sapwood.kernel.node.open_databases import OpenDatabases
+from sapwood.kernel.node.tree_arrival import settle_arrival
 from sapwood.kernel.node.tree_host import TreeHost
-from sapwood.kernel.ports.placement import Moved
+from sapwood.kernel.ports.placement import Forwarded, Moved
 from sapwood.kernel.trees.tree import DESTROYED, Tree
 from sapwood.storage.availability import StorageUnavailable, refusals
 
@@ -40,6 +41,8 @@ class TreeLoader:
         self._loading: dict[Address, Task[None]] = {}
         """The trees whose files are on their way here."""
         self._closed: dict[Address, ClosedTree] = {}
+        self.expected: set[Address] = set()
+        """The roots to which trees are being moved now: they may be former addresses of the same trees."""
 
     @property
     def is_loading(self) -> bool:
@@ -89,12 +92,27 @@ class TreeLoader:
             if self._node.keeper is not None:
                 raise Unavailable(f"{root} does not exist on this node.")  # callers that may wait have it loaded
             aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
-            tree = self._make_tree(root, self._folder_of(root, aliases))
+            folder = self._folder_of(root, aliases)
+            is_new = not folder.exists() and root not in self.expected
+            if is_new and (target := self.moved_to(root)) is not None:
+                raise Forwarded(root, target)
+            tree = self._make_tree(root, folder)
+            try:
+                settle_arrival(self._node, tree)
+            except BaseException as error:
+                self.forget(tree)
+                tree.die(Unavailable(f"{root} was moved, and does not know it yet: {error}"))
+                raise
         elif tree.is_held and not only_files:
             tree.is_held = self._node.strikes.quarantined(root)
             if tree.is_held:
                 raise self._quarantined(root)
         return tree
+
+    def moved_to(self, root: Address) -> Address | None:
+        """Return where a tree was moved to, or `None` if it was not."""
+        kind = next((known for known in self._node.roots if root.type in known.type_ids), None)
+        return self._node.forwards.target(root, () if kind is None else kind.type_ids)
 
     async def exists(self, root: Address) -> bool:
         """Return whether a tree has data here, or an agent in memory."""
@@ -206,6 +224,7 @@ class TreeLoader:
                     tree = self._node.trees.get(known)
                     if tree is not None and tree.is_quiet and tree.close():
                         del self._node.trees[known]  # a caller opened it by its old name
+                    self._node.history.renamed(known, root)
                     self._node.files.rename(old, folder)
                     self._node.gate.moved(folder)
                     break

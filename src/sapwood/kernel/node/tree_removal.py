@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 from sapwood.address import Address
-from sapwood.errors import NotFound, SapwoodError, Unavailable
+from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actors.sockets import GOING_AWAY, RESTARTING
 from sapwood.kernel.log.records import ChainBroken
-from sapwood.kernel.node.data_folder import RESTORED
+from sapwood.kernel.node.data_folder import RESTORED, tree_folder
 from sapwood.kernel.node.folder_removal import FolderRemoval
 from sapwood.kernel.node.tree_host import TreeHost
 from sapwood.kernel.node.tree_loader import TreeLoader
 from sapwood.kernel.ports.placement import Moved
+from sapwood.kernel.trees.former_addresses import former_addresses
 from sapwood.kernel.trees.tree import DESTROYED, Tree
+
+log = logging.getLogger(__name__)
 
 CLOSING = 0.002
 MOVED = "Another node runs this tree now."
@@ -86,22 +90,70 @@ class TreeRemoval:
         self._node.background.start(tear_down())  # whatever becomes of the call that asked
         await asyncio.shield(named)
 
+    async def erase(self, root: Address) -> None:
+        """Remove a whole tree, and return once none of its files is left here, under any name."""
+        tree = await self._loader.load_files(root)
+        # In a task of its own: the files follow the end of the task that asked.
+        await asyncio.shield(self._node.background.start(self.destroy(tree)))
+        if tree.destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        await self._folders.remove_all_of(tree_folder(self._node.folder, root))
+
+    async def remove_copies(self, root: Address) -> None:
+        """Remove what is here of a tree that another node runs."""
+        tree = self._node.trees.get(root)
+        if tree is not None:
+            self.lose(tree)
+        await self._folders.remove_all_of(tree_folder(self._node.folder, root))
+
     async def _name_destroyed(self, tree: Tree) -> None:
         """Return when it is durable that a tree is no more."""
         folder = tree.folder if tree.folder.exists() else None
         await self._node.gate.bury(tree.address, folder, tree.stored_object_folder() or "")
+        self._forget_forwards(tree)
+        self._node.history.forget(tree.address, is_destroyed=True)
         if self._node.keeper is not None:
             self._node.background.start(self._node.keeper.destroyed(tree.address))
 
-    async def replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
-        """Put another folder in the place of a tree's own. Calls to it wait until then."""
-        # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
-        await asyncio.shield(self._node.background.start(self._replace(root, folder, error)))
+    def clear(self, tree: Tree) -> None:
+        """Remove the folder of an ended tree that has no data."""
+        if tree.folder.exists():
+            self._folders.move_away(tree.folder)
 
-    async def _replace(self, root: Address, folder: Path, error: SapwoodError) -> None:
+    def _forget_forwards(self, tree: Tree) -> None:
+        """Free the former addresses of a tree, which lead nowhere now."""
+        try:
+            former = former_addresses(tree.root) if tree.root.exists else []
+        except StoredDataError as error:  # the next start looks for forwards that lead nowhere
+            log.warning("former addresses not read root=%s error=%s", tree.address, error)
+            return
+        for address in former:
+            self._node.forwards.remove(address)
+
+    async def replace(self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool = False) -> None:
+        """Put another folder in the place of a tree's own. Calls to it wait until then.
+
+        With `is_new`, `UsageError` if there is such a tree. The folder is removed then.
+        """
+        # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
+        existing = set[Address]()
+        await asyncio.shield(
+            self._node.background.start(self._replace(root, folder, error, existing if is_new else None))
+        )
+        if existing:
+            raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
+
+    async def _replace(self, root: Address, folder: Path, error: SapwoodError, existing: set[Address] | None) -> None:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
+        if self._node.erasing.has(root):
+            self._folders.remove(folder)
+            raise Unavailable(f"{root} is being erased. Restore it afterwards.")
+        if existing is not None and tree.root.exists:
+            existing.add(root)
+            self._folders.remove(folder)
+            return
         done = tree.destroyed = self._node.loop.create_future()
         tree.is_replaced = True
         self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
@@ -111,6 +163,7 @@ class TreeRemoval:
                 self._folders.remove(folder)
                 raise Moved(root)
             self._node.alarms.earlier(root, self._node.clock.now(), 0)  # whatever the other one has to do
+            self._node.history.replaced(root)  # first: a crash must not leave it as if it had the new files
             whole = tree.folder.with_suffix(RESTORED)
             self._node.files.rename(folder, whole)
             if tree.folder.exists():

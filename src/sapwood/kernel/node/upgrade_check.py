@@ -27,6 +27,7 @@ from sapwood.errors import (
 from sapwood.kernel.actors.row_ids import row_id
 from sapwood.kernel.marshal.agent_class import AgentClass, resolve
 from sapwood.kernel.node.data_folder import roots_in, tree_folder
+from sapwood.kernel.trees.former_addresses import stored_birthplace, within
 from sapwood.kernel.trees.lost_children import stored_children
 from sapwood.kernel.trees.tree_files import ROOT_STEM
 from sapwood.storage.file_reader import FileReader, reading
@@ -77,9 +78,11 @@ class StoredAgent:
     file: FileReader
     counts: Counter[str]
     """How much was looked at so far, by what it is; each reader counts its own."""
+    birthplace: Address
+    """The first address that it had."""
 
     def misfit(self, what: str, why: str, remedy: str, *, number: int | None = None, id: str = "") -> Misfit:
-        which = id if number is None else row_id(number, self.address, self.stem)
+        which = id if number is None else row_id(number, self.birthplace, self.stem)
         return Misfit(str(self.address), what, which, why, remedy)
 
     def wrong_with(self, method: str, arguments: bytes) -> str | None:
@@ -123,6 +126,7 @@ class Survey:
     def _tree(self, root: Address) -> Iterator[StoredAgent | Misfit]:
         folder, files = tree_folder(self.folder, root), Files()
         to_visit = [(root, ROOT_STEM)]
+        first: Address | None = None
         while to_visit:
             address, stem = to_visit.pop()
             self.counts["agents"] += 1
@@ -139,8 +143,10 @@ class Survey:
                 with reading(path) as file:
                     file.check_known()
                     below = [(address.child(type_, name), child) for type_, name, child in stored_children(file)]
+                    if stem == ROOT_STEM:
+                        first = stored_birthplace(file)
                     if isinstance(kind, AgentClass):
-                        yield StoredAgent(address, stem, kind, file, self.counts)
+                        yield StoredAgent(address, stem, kind, file, self.counts, within(address, first))
                     to_visit += reversed(below)
             except NewerData as error:  # what is below it cannot be reached
                 yield Misfit(str(address), "database", "", *_why_and_remedy(error))

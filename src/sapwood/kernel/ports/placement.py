@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from sapwood.address import Address
-from sapwood.errors import Unavailable
+from sapwood.errors import NotFound, Unavailable
 from sapwood.kernel.ports.log import Epoch
 
 
@@ -91,3 +91,18 @@ class Moved(NotBegun):
 
     def __init__(self, root: Address | str) -> None:
         super().__init__(f"{root} is run by another process.")
+
+
+class Forwarded(NotFound):
+    """The tree that was asked for was moved to another address. Nothing was begun."""
+
+    def __init__(self, root: Address, target: Address) -> None:
+        super().__init__(f"{root} was moved to {target}. Use that address.", path=root.segments)
+        self.root = str(root)
+        self.target = str(target)
+
+    def follow(self, address: Address) -> Address | None:
+        """Return where an agent is now, or `None` if this is about another tree."""
+        if str(address.root) != self.root:
+            return None
+        return Address((*Address.parse(self.target).segments, *address.segments[1:]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from sapwood.kernel.ports.compared_parts import ComparedPart
 from sapwood.storage.database import Database
 
 
@@ -216,6 +217,8 @@ class ReadModels:
     """Returns the recorded incarnations, in order."""
     sent_requests: Callable[[Database, int], list[dict[str, Any]]] = _nothing
     """Returns the URL and the body of what a model was sent in a step, by the number of its span."""
+    compared: Sequence[ComparedPart] = ()
+    """What is compared of two agents, beside the tables of users and what was spent."""
 
 
 def has_table(database: Database, name: str) -> bool:

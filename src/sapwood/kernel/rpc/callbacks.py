@@ -99,3 +99,18 @@ class CallbackObject(Callback):
 def public_methods(target: Callback) -> list[str]:
     """Return what can be called of an object that is passed as a callback."""
     return [name for name in dir(target) if not name.startswith("_") and callable(getattr(target, name, None))]
+
+
+class ExportedCallback:
+    """A callback on its way to another node."""
+
+    __slots__ = ("lent", "methods", "name")
+
+    def __init__(self, target: Any, call: Call, limit: int) -> None:
+        self.lent: CallbackFunction | CallbackObject = lend(target, call, limit)
+        self.methods: list[str] | None = None
+        """What can be called of an object, or `None` if it is a function."""
+        if isinstance(self.lent, CallbackFunction):
+            self.name = self.lent.name
+        else:
+            self.name, self.methods = type(target).__name__, public_methods(target)

@@ -1,8 +1,7 @@
 """Agents that another node runs: their stubs, and the callbacks that go there with a call.
 
-A call leaves as one message and its result comes back as one; a stream is read as it is
-filled. Callers notice it only by the time it takes, and by `Unavailable` if the other
-node exits before it answers.
+A call leaves as one message and its result comes back as one; a stream is read as it is filled. Callers notice it only
+by the time it takes, and by `Unavailable` if the other node exits before it answers.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from sapwood.kernel.marshal.messages import (
 )
 from sapwood.kernel.marshal.signatures import is_callback
 from sapwood.kernel.marshal.values import ANYTHING, UNLIMITED, Value, pack, value_from, value_of
-from sapwood.kernel.ports.placement import Directory, NotBegun
+from sapwood.kernel.ports.placement import Directory, Forwarded, NotBegun
 from sapwood.kernel.ports.shards import shard_of
 from sapwood.kernel.ports.transport import Exchange, Transport
-from sapwood.kernel.rpc.callbacks import CallbackFunction, CallbackObject, lend, public_methods, refuse
+from sapwood.kernel.rpc.callbacks import CallbackFunction, CallbackObject, ExportedCallback, refuse
 from sapwood.kernel.rpc.circuits import Circuits
 from sapwood.kernel.rpc.streams import BUFFER, Stream
-from sapwood.kernel.rpc.stub import Stub
+from sapwood.kernel.rpc.stub import LocalRoute, Stub
 from sapwood.randomness import SYSTEM, Random
 from sapwood.settings import Limits
 
@@ -185,6 +184,21 @@ class Peers:
         """Tell the directory that the node it names for a tree does not run it."""
         self.directory.heard_wrong(shard_of(root))
 
+    async def call_moved(
+        self,
+        route: LocalRoute,
+        target: Address,
+        call: Call,
+        method: Method,
+        arguments: list[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """Make a call, whose arguments are copied, to an agent whose tree was moved from this process to another."""
+        packed, given = method.signature.copy_arguments(
+            tuple(arguments), named, call, route.limit, ExportedCallback, Copier.parcel
+        )
+        return await RemoteRoute(self, target, route.kind, route.limit).perform(call, method, packed, given)
+
     async def ask(self, node: str, verb: str, message: bytes) -> bytes:
         """Ask a node something that takes one message, and return the answer."""
         exchange = await self.transport.open(node, verb, message)
@@ -207,25 +221,10 @@ class Peers:
             self.lent.pop(loan.id, None)
 
 
-class ExportedCallback:
-    """A callback on its way to another node."""
-
-    __slots__ = ("lent", "methods", "name")
-
-    def __init__(self, target: Any, call: Call, limit: int) -> None:
-        self.lent: CallbackFunction | CallbackObject = lend(target, call, limit)
-        self.methods: list[str] | None = None
-        """What can be called of an object, or `None` if it is a function."""
-        if isinstance(self.lent, CallbackFunction):
-            self.name = self.lent.name
-        else:
-            self.name, self.methods = type(target).__name__, public_methods(target)
-
-
 class RemoteRoute:
     """The line from a stub to an agent of another node."""
 
-    __slots__ = ("_far", "_here", "_node", "_targets", "_transport", "address", "kind", "limit", "someone")
+    __slots__ = ("_far", "_here", "_next", "_node", "_targets", "_transport", "address", "kind", "limit", "someone")
 
     def __init__(self, far: Peers, address: Address, kind: AgentClass, limit: int) -> None:
         self.address = address
@@ -239,6 +238,8 @@ class RemoteRoute:
         """Whom it is told to, in the chain of calls."""
         self._targets: dict[str, bytes] = {}
         """Each method that was called, as it is told to the other node."""
+        self._next: RemoteRoute | None = None
+        """The way to the agent since its tree was moved to another address."""
 
     @property
     def circuits(self) -> Circuits:
@@ -261,6 +262,8 @@ class RemoteRoute:
 
     async def perform(self, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
         """Have the agent do what it is asked, with arguments that are packed already."""
+        if self._next is not None:
+            return await self._next.perform(call, method, arguments, named)
         if until.get() is not None:
             call.tighten()
         loans: list[CallbackRef] = []
@@ -284,6 +287,12 @@ class RemoteRoute:
         except Unavailable as error:
             error.path = error.path or self.address.segments
             raise
+        except Forwarded as moved:
+            if (target := moved.follow(self.address)) is None:
+                raise
+            call.ended = False
+            self._next = RemoteRoute(self._far, target, self.kind, self.limit)
+            return await self._next.perform(call, method, arguments, named)
         finally:
             call.ended = True
             if loans:
@@ -365,6 +374,9 @@ class RemoteRoute:
         self, channel: FarChannel, call: Call, method: Method, arguments: list[Any], named: dict[str, Any]
     ) -> None:
         """Have the agent fill a channel, with arguments that are packed already."""
+        if self._next is not None:
+            await self._next.pour(channel, call, method, arguments, named)
+            return
         call.tighten()
         loans: list[CallbackRef] = []
 

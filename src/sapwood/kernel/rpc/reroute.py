@@ -18,9 +18,9 @@ from sapwood.kernel.marshal.agent_class import AgentClass, Method
 from sapwood.kernel.marshal.call import Call, current, deadline_of
 from sapwood.kernel.marshal.copier import Copier
 from sapwood.kernel.ports.placement import Moved, NotBegun
-from sapwood.kernel.rpc.callbacks import lend
+from sapwood.kernel.rpc.callbacks import ExportedCallback, lend
 from sapwood.kernel.rpc.circuits import Circuits
-from sapwood.kernel.rpc.remote import ExportedCallback, Peers, RemoteRoute
+from sapwood.kernel.rpc.remote import Peers, RemoteRoute
 from sapwood.kernel.rpc.streams import Channel, Readable, Stream
 from sapwood.kernel.rpc.stub import Finder, LocalRoute, Stub
 from sapwood.randomness import Random

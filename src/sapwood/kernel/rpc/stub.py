@@ -14,7 +14,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.idempotency import keyed
 from sapwood.kernel.marshal.agent_class import AgentClass, Method
 from sapwood.kernel.marshal.call import Call, current, in_time
-from sapwood.kernel.ports.placement import NotBegun
+from sapwood.kernel.ports.placement import Forwarded, NotBegun
 from sapwood.kernel.rpc.callbacks import lend
 from sapwood.kernel.rpc.circuits import Circuits
 from sapwood.kernel.rpc.streams import Channel, Stream
@@ -29,6 +29,27 @@ class Finder(Protocol):
     random: Random
 
     async def reach(self, address: Address, kind: AgentClass, caller: Call | None) -> Actor: ...
+
+    @property
+    def far(self) -> Elsewhere | None:
+        """The way to the nodes that run other trees, or `None` if there are none."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """The way to agents of other processes."""
+
+    async def call_moved(
+        self,
+        route: LocalRoute,
+        target: Address,
+        call: Call,
+        method: Method,
+        arguments: list[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """Make a call to an agent whose tree was moved to another process."""
+        ...
 
 
 class Route(Protocol):
@@ -168,6 +189,11 @@ class LocalRoute:
     def random(self) -> Random:
         return self._finder.random
 
+    @property
+    def limit(self) -> int:
+        """How many bytes an argument or result may have."""
+        return self._limit
+
     def call(self, method: Method, key: str | None, /, *args: Any, **kwargs: Any) -> Any:
         # Copied now, not when it is awaited: what the caller changes in between must not show.
         call = Call(self._actor, method.name, current.get())
@@ -182,7 +208,13 @@ class LocalRoute:
         call.tighten()
         caller, actor = call.caller, self._actor
         if not actor.ready or (caller is not None and caller.actor is not actor.parent):
-            actor = await self._reach(call)
+            try:
+                actor = await self._reach(call)
+            except Forwarded as moved:
+                target, far = moved.follow(self.address), self._finder.far
+                if target is None or far is None:
+                    raise
+                return await far.call_moved(self, target, call, method, arguments, named)
         call.actor = actor  # it may have been woken again since the call was made
         function, awaits = method.function, method.is_async
         if call.key is None:

@@ -1,6 +1,6 @@
 -- How calls with an idempotency key ended; written in the last slice of the call.
 CREATE TABLE sapwood_idempotency (
-    caller     TEXT NOT NULL,                  -- address and file stem of the calling agent; '' is the program itself
+    caller     TEXT NOT NULL,                  -- first address and file stem of the calling agent; '' is the program itself
     key        TEXT NOT NULL,
     method     TEXT NOT NULL,
     arguments  BLOB NOT NULL,                  -- digest: the same key with other arguments is refused

@@ -25,7 +25,7 @@ from sapwood.kernel.trees.quota import Ledger
 from sapwood.kernel.trees.run_quota import RunQuota
 from sapwood.kernel.trees.usage import UsageMeter
 from sapwood.settings import Limits
-from sapwood.storage.blobs import blob_folder, remove_blobs
+from sapwood.storage.blobs import blob_folder, blobs_of, remove_blobs
 from sapwood.storage.database import Database
 from sapwood.storage.files import Files
 from sapwood.storage.marks import Marks
@@ -137,6 +137,9 @@ class Deletion:
         self._yard.release(database)
         if self._yard.marks is not None:
             self._yard.marks.remove(stem)
+        if self._yard.host.file_archive is None:
+            for path in blobs_of(blob_folder(database.path)):
+                self._yard.host.history.keep_file(self._yard.address, path)
         for _ in remove_blobs(blob_folder(database.path), self._yard.files):
             await asyncio.sleep(0)
         self._yard.files.remove(database.path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sapwood.address import Address
 from sapwood.errors import (
@@ -25,7 +26,9 @@ from sapwood.kernel.marshal.agent_class import AgentClass, resolve
 from sapwood.kernel.marshal.call import Call
 from sapwood.kernel.marshal.disclosure import internal_error
 from sapwood.kernel.marshal.exceptions import again
+from sapwood.kernel.ports.durability import Commit
 from sapwood.kernel.trees.deletion import Deletion, child_stem
+from sapwood.kernel.trees.former_addresses import birthplace, within
 from sapwood.kernel.trees.pending_questions import TreeQuestions
 from sapwood.kernel.trees.run_quota import RunQuota
 from sapwood.kernel.trees.tree_files import ROOT_STEM, TreeFiles
@@ -82,6 +85,16 @@ class Tree(TreeFiles):
         """Who asked that the tree stay awake, by what they hold."""
         self.calls_done = 0
         """How many calls have ended in it."""
+        self._birthplace: Address | None = None
+        """The first address of its root, if it was moved."""
+        self._knows_birthplace = False
+
+    def birthplace_of(self, address: Address) -> Address:
+        """Return the first address of an agent of this tree."""
+        if not self._knows_birthplace:
+            self._birthplace = birthplace(self.root) if self.root.exists else None
+            self._knows_birthplace = True
+        return within(address, self._birthplace)
 
     def lost(self, database: Database, error: BaseException) -> None:
         self.slices.forget(database)
@@ -326,6 +339,12 @@ class Tree(TreeFiles):
         if actor is not None:
             self.drop(actor, error)
 
+    def vacuum(self, database: Database) -> None:
+        """Write a database again without what was deleted from it. Nothing of it may be under way."""
+        before = database.frames
+        database.vacuum()
+        self.host.gate.committed(Commit(self.address, database, before + 1, database.frames))
+
     def forget_aborts(self, address: Address) -> None:
         """An agent is being deleted: no abort of it, or of one below it, is remembered."""
         for one in [one for one in self.aborted if one == address or one.is_below(address)]:
@@ -387,6 +406,16 @@ class Tree(TreeFiles):
         self.deletions.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("deletion interrupted: %s", self.address, extra={"root": str(self.address)}, exc_info=error)
+
+
+def call_of(trees: Mapping[Address, Tree], task: asyncio.Task[Any]) -> tuple[Address, str] | None:
+    """Name what a task does. Called by the watchdog, from its own thread, while the loop stands still."""
+    for tree in list(trees.values()):
+        for actor in list(tree.actors.values()):
+            for call, running in list(actor.calls.items()):
+                if running is task:
+                    return actor.address, call.method
+    return None
 
 
 def tree_of(actor: Actor) -> Tree:

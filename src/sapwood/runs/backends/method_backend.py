@@ -59,7 +59,7 @@ class MethodRuns:
     def _launch(self, run: str) -> int:
         """Have a fiber do a run; return the number its chunks are stored by."""
         actor = self._actor
-        fiber = actor.of(Agenda).fibers.launch(f"run {run}", SERVE, run)
+        fiber = actor.of(Agenda).fibers.launch(serving(run), SERVE, run)
         actor.of(RunJournals).begin(run, fiber, self._remote(run))
         row = actor.of(RunExecutor).row(run)
         assert row is not None
@@ -237,3 +237,8 @@ class MethodRuns:
         if texts:
             served.say(run, {"type": "text-end", "id": TEXT})
         return "".join(texts)
+
+
+def serving(run: str) -> str:
+    """Return the name of the fiber in which a method executes a run."""
+    return f"run {run}"

@@ -20,6 +20,7 @@ from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
 from sapwood.kernel.marshal.copier import json_to_copy
 from sapwood.kernel.marshal.disclosure import for_clients
+from sapwood.kernel.ports.history import MomentKind
 from sapwood.kernel.ports.work_id import WorkId
 from sapwood.randomness import new_id
 from sapwood.runs.events.events import ENDS, Event, Feed, Kind, ears_of, tell, tell_here
@@ -144,6 +145,7 @@ class RunExecutor:
         self._tell_here(run)
 
     def _add(self, run: str, input: bytes, trace: str | None) -> None:
+        self._actor.host.history.mark(self._actor.address, MomentKind.BEFORE_RUN, run)
         for schema in (SERVED, CHUNKS):
             self._db.ensure(schema)
         self._db.execute(
@@ -268,6 +270,7 @@ class RunExecutor:
             self._actor.of(RunJournals).at_end(run),
             run,
         )
+        self._actor.host.history.mark(self._actor.address, MomentKind.AFTER_RUN, run)
         self._tell_here(run)
         for what in (self._given, self.last_heard, self.told, self._reports, self.away):
             what.pop(run, None)

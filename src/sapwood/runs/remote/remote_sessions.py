@@ -75,7 +75,7 @@ class RemoteSessions:
         """
         key = "\n".join((caller.stem, str(cleared), run))
         digest = hmac.new(self._secret_for(caller), key.encode(), hashlib.sha256).hexdigest()[:32]
-        whose = re.sub(r"[^A-Za-z0-9._~-]+", "-", f"{caller.address}-remote-{run}")[:LONGEST]
+        whose = re.sub(r"[^A-Za-z0-9._~-]+", "-", f"{caller.birthplace}-remote-{run}")[:LONGEST]
         return f"{whose}-{digest}"
 
     def _secret_for(self, caller: Actor) -> bytes:
@@ -104,26 +104,30 @@ class RemoteSessions:
         self._db.execute(
             "INSERT INTO sapwood_remote_sessions (owner, session) VALUES (?, ?)"
             " ON CONFLICT (owner) DO UPDATE SET session = ?2, memo = CASE WHEN session = ?2 THEN memo END",
-            str(stand_in.address),
+            str(stand_in.birthplace),
             session,
         )
         self._commit_before(stand_in.database)
 
     def memo(self, owner: Address) -> str | None:
         """Return what the transport of an agent has stored."""
-        rows = self._db.execute("SELECT memo FROM sapwood_remote_sessions WHERE owner = ?", str(owner))
+        rows = self._db.execute("SELECT memo FROM sapwood_remote_sessions WHERE owner = ?", self._owner(owner))
         return rows[0][0] if rows else None
 
     def store_memo(self, stand_in: Actor, text: str) -> None:
         """Store what the transport of an agent wants to be reminded of. No limit refuses it."""
         self._db.begin()
-        self._db.execute("UPDATE sapwood_remote_sessions SET memo = ? WHERE owner = ?", text, str(stand_in.address))
+        self._db.execute("UPDATE sapwood_remote_sessions SET memo = ? WHERE owner = ?", text, str(stand_in.birthplace))
         self._commit_before(stand_in.database)
+
+    def _owner(self, agent: Address) -> str:
+        """Return what the rows of an agent name: its first address, which stays when the tree is moved."""
+        return str(self._root.home.birthplace_of(agent))
 
     def remove(self, owner: Address) -> None:
         """Delete the session of an agent: its run is over, or was never started."""
         self._db.begin()
-        self._db.execute("DELETE FROM sapwood_remote_sessions WHERE owner = ?", str(owner))
+        self._db.execute("DELETE FROM sapwood_remote_sessions WHERE owner = ?", self._owner(owner))
 
     def stop(self, address: Address, reason: str, by: Actor) -> None:
         """Stop the remote runs of an agent and of all below it. Stored before the next commit of `by`."""
@@ -131,7 +135,7 @@ class RemoteSessions:
             return
         rows = self._db.execute(
             f"SELECT owner, session, memo FROM sapwood_remote_sessions WHERE {OWN_AND_BELOW}",  # noqa: S608 - ours
-            str(address),
+            self._owner(address),
         )
         if not rows:
             return

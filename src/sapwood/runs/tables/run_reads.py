@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,8 @@ from sapwood.kernel.ports.work_id import WorkId
 from sapwood.runs.tables.question import Question
 from sapwood.runs.tables.work_column import stored_work
 from sapwood.storage.database import Database
+
+MOST_RUNS = 10_000
 
 
 def listed_runs(database: Database, status: str | None, before: int | None, most: int) -> list[ListedRun]:
@@ -39,6 +41,32 @@ def unfinished_runs(database: Database, turn: str | None, most: int) -> list[Unf
         most,
     )
     return [UnfinishedRun(*row) for row in rows]
+
+
+class ToolCallRun(NamedTuple):
+    """A run that a tool call has started."""
+
+    tool_call: str
+    id: str
+    type: str
+    name: str
+    mode: str
+    status: str
+
+
+def runs_of_tool_calls(database: Database, turn: str) -> dict[str, list[ToolCallRun]]:
+    """Return the runs that the tool calls of a turn have started, by the ids of the calls."""
+    found: dict[str, list[ToolCallRun]] = {}
+    if has_table(database, "sapwood_runs"):
+        _, rows = database.look(
+            "SELECT tool_call, id, type, name, mode, status FROM sapwood_runs"
+            " WHERE work = ? AND tool_call IS NOT NULL ORDER BY number",
+            (stored_work(WorkId.run(turn)),),
+            MOST_RUNS,
+        )
+        for row in rows:
+            found.setdefault(row[0], []).append(ToolCallRun(*row))
+    return found
 
 
 def run_inputs(database: Database, works: Sequence[str]) -> dict[str, Any]:

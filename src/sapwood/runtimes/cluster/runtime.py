@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -138,7 +139,7 @@ def make_member(
         clock,
         epoch_of=ways.epoch_of,
         park_after=settings.park_after,
-        history=settings.history,
+        history=settings.history_seconds,
         replicas=replicas,
         ship=ship,
         timings=timings,
@@ -218,9 +219,11 @@ class ClusterRuntime:
         from sapwood.runtimes.cluster.copies.log_shipper import Shipper
         from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
         from sapwood.runtimes.cluster.copies.s3_archive import ArchiveRefused, ObjectArchive
+        from sapwood.runtimes.cluster.copies.segment_erasure import erase_segments
         from sapwood.runtimes.cluster.nats.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats.nats_owners import NatsOwners
         from sapwood.runtimes.cluster.nats.transport import NatsTransport
+        from sapwood.runtimes.cluster.ops.past import ArchivePast
         from sapwood.runtimes.cluster.ops.repair import answer_mending
 
         settings = self._settings
@@ -264,7 +267,7 @@ class ClusterRuntime:
                 far=far,
                 replicas=replicas,
                 ship=lambda stream: Shipper(
-                    connection, names, stream, archive, history=settings.history, clock=self._clock
+                    connection, names, stream, archive, history=settings.history_seconds, clock=self._clock
                 ),
                 keeper_files=self._keeper_files,
                 around=self._around,
@@ -273,6 +276,8 @@ class ClusterRuntime:
                 name=name,
             )
             node, keeper = member.node, member.keeper
+            keeper.erase_segments = partial(erase_segments, archive, names)
+            node.past.archive = ArchivePast(connection, names, archive)
             RpcServer(node, far)
             owners.strikes = node.strikes.told
             node.strikes.elsewhere = node.watchdog.elsewhere = owners.struck

@@ -1,0 +1,34 @@
+"""Which agents are being erased: calls to them do not find them, and they are not created again before that is done."""
+
+from __future__ import annotations
+
+from sapwood.address import Address
+from sapwood.errors import NotFound
+
+
+class Erasing:
+    """The agents of one node that are being erased, each with all below it."""
+
+    def __init__(self) -> None:
+        self._subjects: set[Address] = set()
+
+    def begin(self, subject: Address) -> None:
+        """Let calls not find an agent any more."""
+        self._subjects.add(subject)
+
+    def end(self, subject: Address) -> None:
+        """Let calls reach an agent of this address, which is a new one."""
+        self._subjects.discard(subject)
+
+    def has(self, address: Address) -> bool:
+        """Return whether an agent is being erased, or one above it is."""
+        return any(address == one or address.is_below(one) for one in self._subjects)
+
+    def concerns(self, address: Address) -> bool:
+        """Return whether an agent is being erased, or one above or below it is."""
+        return self.has(address) or any(one.is_below(address) for one in self._subjects)
+
+    def check(self, address: Address) -> None:
+        """Raise `NotFound` for an agent that is being erased, or is below one that is."""
+        if self._subjects and self.has(address):
+            raise NotFound(f"{address} is being erased.", path=address.segments)

@@ -1,0 +1,1 @@
+"""Erases a tree or a subtree, and everything that sapwood still knows of it."""

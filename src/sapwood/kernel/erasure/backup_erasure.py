@@ -1,0 +1,108 @@
+"""Which backups still hold a tree, and the erasure of a tree from one of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.errors import FolderInUse, NotFound, UsageError
+from sapwood.kernel.erasure.receipt import ErasedPlace, ErasureReceipt, signed, subject_of, time_text
+from sapwood.kernel.erasure.records import ErasureRecords
+from sapwood.kernel.node.backup_notes import BackupNote
+from sapwood.kernel.node.data_folder import TREES, tree_folder
+from sapwood.kernel.node.tree_check import LEFT_OUT
+from sapwood.randomness import SYSTEM, new_id
+from sapwood.storage.files import Files, held_still
+
+STILL = "Erase it with `sapwood erase --backup FOLDER ADDRESS`, or remove the backup."
+GONE = "There is no backup at this path now: it was removed or moved."
+ELSEWHERE = "The backup is on another machine. It may hold a copy."
+UNREADABLE = "The folder cannot be read now. It may hold a copy."
+
+
+def backups_with(root: Address, notes: Sequence[BackupNote], here: str = "") -> list[ErasedPlace]:
+    """Return the backups that hold a tree, or may. Takes a while: not for the event loop.
+
+    `here`: the name of this node. The folders of other nodes cannot be read.
+    """
+    found: list[ErasedPlace] = []
+    for note in notes:
+        where = str(note.folder)
+        if note.node != here:
+            place = ErasedPlace(place="backup", state="unknown", node=note.node, where=where, note=ELSEWHERE)
+            found.append(place)
+            continue
+        try:
+            if not (note.folder / TREES).is_dir():
+                found.append(ErasedPlace(place="backup", state="unknown", where=where, note=GONE))
+            elif _copies_of(note.folder, root):
+                found.append(ErasedPlace(place="backup", state="still there", where=where, note=STILL))
+        except OSError:
+            found.append(ErasedPlace(place="backup", state="unknown", where=where, note=UNREADABLE))
+    return found
+
+
+def _copies_of(folder: Path, root: Address) -> list[Path]:
+    name = tree_folder(folder, root).name
+    return [path for path in (folder / TREES).iterdir() if path.name.startswith(name)]
+
+
+def erase_from_backup(data: Path, folder: Path, subject: Address, now: float) -> ErasureReceipt:
+    """Remove a tree from a backup, and return a receipt that the key of a data folder signs. Takes a while."""
+    if subject.parent is not None:
+        raise UsageError(f"A backup holds whole trees. Pass {subject.root}, to erase the whole tree from it.")
+    if not (folder / TREES).is_dir():
+        raise UsageError(f"{str(folder)!r} is not a backup: it has no folder {TREES!r}.")
+    if folder.resolve() == data.resolve():
+        raise UsageError(f"{str(folder)!r} is the data folder. Leave --backup out to erase from it.")
+    files = Files()
+    records = ErasureRecords(data, files)
+    key = records.key()
+    try:
+        with held_still(folder):
+            copies = _copies_of(folder, subject)
+            if not copies:
+                raise NotFound(f"The backup {str(folder)!r} has no {subject}.", path=subject.segments)
+            found = [path for copy in copies for path in copy.rglob("*") if path.is_file()]
+            place = ErasedPlace(
+                place="backup",
+                state="erased",
+                where=str(folder.resolve()),
+                count=len(found),
+                bytes=sum(path.stat().st_size for path in found),
+                done_at=time_text(now),
+            )
+            agents = sum(path.suffix == ".db" for path in found)
+            for copy in copies:
+                shutil.rmtree(copy)
+            files.sync_folder(folder / TREES)
+            _forget_left_out(folder, subject)
+    except FolderInUse as error:
+        raise UsageError(f"{error} Erase from it with --data.") from None
+    salt = new_id(SYSTEM, 32)
+    return signed(
+        ErasureReceipt(
+            id=new_id(SYSTEM),
+            salt=salt,
+            subject=subject_of(salt, str(subject)),
+            is_subtree=False,
+            by="cli",
+            asked_at=time_text(now),
+            finished_at=time_text(now),
+            agents=agents,
+            places=[place],
+            not_covered=["Everything but this backup."],
+            public_key="",
+            fingerprint="",
+        ),
+        key,
+    )
+
+
+def _forget_left_out(folder: Path, subject: Address) -> None:
+    """Remove the note of a backup that a tree was damaged, and was not copied."""
+    path = folder / LEFT_OUT
+    if path.exists() and str(subject).encode() in path.read_bytes():
+        path.unlink()

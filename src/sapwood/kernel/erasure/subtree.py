@@ -1,0 +1,199 @@
+"""Erases a sub-agent with all below it out of a tree that keeps running.
+
+The files of the sub-agents are removed as by a deletion. The agents above keep their databases: what they know of the
+sub-agents is deleted from those, and each is written again, because a deleted row stays in the file until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from sapwood.address import Address
+from sapwood.errors import NotFound, Unavailable, UsageError
+from sapwood.kernel.actors.children_table import ChildrenTable, ChildRow
+from sapwood.kernel.actors.idempotency import IDEMPOTENCY
+from sapwood.kernel.alarms.tree_index import OWN_AND_BELOW, TREE
+from sapwood.kernel.erasure.receipt import ErasedPlace
+from sapwood.kernel.erasure.records import ErasureRecord
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.ports.erasure import ErasedBelow, ErasureHooks
+from sapwood.kernel.trees.deletion import child_stem
+from sapwood.kernel.trees.pending_questions import QUESTIONS
+from sapwood.kernel.trees.tree import Tree
+from sapwood.kernel.trees.tree_files import ROOT_STEM
+from sapwood.kernel.trees.usage import SPENDING
+from sapwood.storage.blobs import blob_folder
+from sapwood.storage.database import Database
+from sapwood.storage.wal_frames import has_empty_log
+
+PAGE = 200
+LOOKS = 1000
+LOOK_AGAIN = 0.05
+"""Seconds until to look again at a database that is being written."""
+
+
+class ErasedSubtree:
+    """The steps of erasures of subtrees, on one node."""
+
+    def __init__(self, node: Node, hooks: ErasureHooks, place: Callable[..., ErasedPlace]) -> None:
+        self._node = node
+        self._hooks = hooks
+        self._place = place
+
+    async def find(self, record: ErasureRecord) -> None:
+        """Note which files are to be removed; `NotFound` if there is no such agent."""
+        subject = record.subject
+        if not self._node.roots:
+            raise UsageError(f"{subject} is erased by the server that runs its tree. Start the server, and try again.")
+        tree = await self._node.loader.load_files(subject.root)
+        tree.slices.commit()
+        stems = self._stems_above(tree, subject)
+        kind = tree.kinds.get(subject.type)
+        types = (subject.type, *(kind.aliases if kind is not None else ()))
+        row = _child(tree, stems[-1], types, subject.name)
+        if row is None:
+            raise NotFound(f"There is no {subject}.", path=subject.segments)
+        record.generation, record.types = row.generation, list(dict.fromkeys((row.type, *types)))
+        record.stems = await self._below(tree, child_stem(stems[-1], row.generation))
+        files = [path for stem in record.stems for path in _files_of(tree.folder, stem)]
+        record.agents, record.files = len(record.stems), len(files)
+        record.bytes = sum(path.stat().st_size for path in files)
+
+    def _stems_above(self, tree: Tree, subject: Address) -> list[str]:
+        """Return the file stems of the agents above one, the root first."""
+        stems = [ROOT_STEM]
+        for segment in subject.segments[1:-1]:
+            kind = tree.kinds.get(segment.type)
+            types = (segment.type, *(kind.aliases if kind is not None else ()))
+            if (row := _child(tree, stems[-1], types, segment.name)) is None:
+                raise NotFound(f"There is no {subject}.", path=subject.segments)
+            stems.append(child_stem(stems[-1], row.generation))
+        return stems
+
+    async def _below(self, tree: Tree, stem: str) -> list[str]:
+        """Return the stem of an agent and of all below it, also of those whose deletion is not finished."""
+        found, left = list[str](), [stem]
+        while left:
+            found.append(one := left.pop())
+            database = tree.database(one, tree.limits)
+            if not database.exists:
+                continue
+            registry, after = ChildrenTable(database, self._node.clock), 0
+            while page := registry.generations(after, PAGE):
+                left.extend(child_stem(one, generation) for generation, _ in page)
+                after = page[-1][0]
+            await asyncio.sleep(0)
+        return found
+
+    async def remove(self, record: ErasureRecord) -> list[ErasedPlace]:
+        """Remove the files."""
+        subject = record.subject
+        assert subject.parent is not None
+        parent = await self._node.reach_alone(subject.parent)
+        alive = parent.registry.find(tuple(record.types), subject.name)
+        if alive is not None and alive.generation == record.generation:
+            await self._hooks.delete_child(parent, alive.type, subject.name)
+        for _ in range(LOOKS):
+            if not any(row.generation == record.generation for row in parent.registry.buried()):
+                break
+            tree = await self._node.loader.load_files(subject.root)
+            await asyncio.wait({tree.delete_in_background(parent, record.generation, subject)})
+            await asyncio.sleep(LOOK_AGAIN)
+        await self.check(record)
+        return [self._place("files", count=record.files, bytes=record.bytes)]
+
+    async def check(self, record: ErasureRecord) -> None:
+        """Raise `Unavailable` if a file of the subtree is left."""
+        tree = await self._node.loader.load_files(record.subject.root)
+        left = [path.name for stem in record.stems for path in _files_of(tree.folder, stem)]
+        if left:
+            raise Unavailable(f"Files are left of the erased agents: {', '.join(left[:5])}.")
+
+    async def erase_rows(self, record: ErasureRecord) -> list[ErasedPlace]:
+        """Delete what the other agents of the tree have in their databases, and write those again."""
+        subject = record.subject
+        tree = await self._node.loader.load_files(subject.root)
+        above = self._stems_above(tree, subject)
+        rows = 0
+        for depth, stem in enumerate(above):
+            database = tree.database(stem, tree.limits)
+            if database.exists:
+                database.begin()
+                tree.slices.commit()  # what its agent has yet to write of them is deleted with the rest
+                below = ErasedBelow(subject, subject.segments[depth + 1 :], record.types)
+                rows += sum(erase(database, below) for erase in self._hooks.rows)
+        rows += self._erase_in_root(tree, subject)
+        changed = set(above)
+        for path in sorted(tree.folder.glob("*.db")):
+            database = tree.database(path.stem, tree.limits)
+            if database.has(IDEMPOTENCY) and (count := _erase_outcomes(database, subject)):
+                rows += count
+                changed.add(path.stem)
+            tree.slices.commit()
+            await asyncio.sleep(0)
+        for stem in changed:
+            database = tree.database(stem, tree.limits)
+            if database.exists:
+                await self._write_again(tree, database)
+        return [self._place("other agents of the tree", count=rows)]
+
+    def _erase_in_root(self, tree: Tree, subject: Address) -> int:
+        """Delete what the indexes of the tree have of the agents."""
+        root, count = tree.root, 0
+        if root.has(TREE):
+            count += _changed(root, f"DELETE FROM sapwood_alarms WHERE {OWN_AND_BELOW} RETURNING 1", str(subject))  # noqa: S608 - ours
+        if root.has(QUESTIONS):
+            count += _changed(root, f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW} RETURNING 1", str(subject))  # noqa: S608 - ours
+        if root.has(SPENDING):
+            path = OWN_AND_BELOW.replace("owner", "path")
+            count += _changed(root, f"DELETE FROM sapwood_spending WHERE {path} RETURNING 1", str(subject))  # noqa: S608 - ours
+        return count
+
+    async def _write_again(self, tree: Tree, database: Database) -> None:
+        """Write a database again without what was deleted from it, and empty its log."""
+        gate, is_written = self._node.gate, False
+        for _ in range(LOOKS):
+            await tree.may_remove()
+            tree.slices.commit()
+            if gate.is_quiet(database) and not database.in_transaction:
+                if not is_written:
+                    tree.vacuum(database)
+                    is_written = True
+                if gate.is_quiet(database):
+                    database.empty_log()
+                if has_empty_log(database.path):
+                    tree.slices.commit()
+                    return
+            await asyncio.sleep(LOOK_AGAIN)
+        raise Unavailable(f"The log of the database {database.path.name} cannot be emptied.")
+
+
+def _child(tree: Tree, stem: str, types: tuple[str, ...], name: str) -> ChildRow | None:
+    database = tree.database(stem, tree.limits)
+    return ChildrenTable(database, tree.host.clock).find(types, name) if database.exists else None
+
+
+def _files_of(folder: Path, stem: str) -> list[Path]:
+    path = folder / f"{stem}.db"
+    beside = blob_folder(path)
+    return [
+        *(one for one in (path, path.with_name(f"{path.name}-wal")) if one.exists()),
+        *((one for one in beside.rglob("*") if one.is_file()) if beside.exists() else ()),
+    ]
+
+
+def _erase_outcomes(database: Database, subject: Address) -> int:
+    """Delete the outcomes of calls that the agents have made with idempotency keys."""
+    # An address ends at the space before the file stem; "!" and "0" are the characters after " " and "/".
+    return _changed(
+        database,
+        "DELETE FROM sapwood_idempotency WHERE (caller >= ?1 || ' ' AND caller < ?1 || '!')"
+        " OR (caller >= ?1 || '/' AND caller < ?1 || '0') RETURNING 1",
+        str(subject),
+    )
+
+
+def _changed(database: Database, sql: str, *arguments: str) -> int:
+    return len(database.execute(sql, *arguments))

@@ -1,0 +1,282 @@
+"""Forks of trees: a copy of an agent and all below it, as they are at one moment, becomes a tree of its own.
+
+The node that runs the source makes the copy, while the agents continue. The node that runs the fork puts it in its
+place. In a cluster any node makes the copy, from what the log and the archive have.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+
+from sapwood.address import Address
+from sapwood.errors import NotFound, StoredDataError, Unavailable, UsageError
+from sapwood.kernel.actors.fork_origin import WorkRule
+from sapwood.kernel.aio import to_the_end
+from sapwood.kernel.forks.fork_files import ForkOrder, make_fork, move_subtree
+from sapwood.kernel.forks.forked_tree import HeldWork
+from sapwood.kernel.history.moments import At
+from sapwood.kernel.marshal.values import pack
+from sapwood.kernel.node.backup import copy_tree, fetching, hear
+from sapwood.kernel.node.data_folder import tree_folder
+from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.past import PastRequest, check_at, request_at, write_own, write_tree_at
+from sapwood.kernel.node.stored_copies import half_of, write_elsewhere
+from sapwood.kernel.node.tree_placement import place_anywhere, replace_tree
+from sapwood.storage.availability import refusals
+from sapwood.storage.copies import Copier
+from sapwood.storage.copy_marks import mark_copies
+from sapwood.storage.files import Files
+
+NodeOrder: TypeAlias = Callable[[Node, bytes], Awaitable[bytes]]
+"""What a node does if another one asks it to."""
+COPY = "copy an agent for a fork"
+PLACE = "put a fork in its place"
+
+
+class CopyRequest(msgspec.Struct, array_like=True):
+    """What another node is asked to copy."""
+
+    source: str
+    target: str
+    work: WorkRule | None
+    """`None`: the copy is to be exported, and no fork yet."""
+    at: PastRequest | None = None
+    """The moment of the past that is meant. `None` means now."""
+
+
+class ForkCopy(msgspec.Struct, array_like=True):
+    """A copy that waits to be put in its place."""
+
+    folder: str
+    agents: int
+    at: float
+    held: HeldWork
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that was made."""
+
+    address: Address
+    """Its root."""
+    source: Address
+    """The agent that was copied."""
+    at: datetime
+    """The moment that it shows."""
+    agents: int
+    """The number of its agents."""
+    held: HeldWork
+    """How much unfinished work does not continue in it."""
+
+    @property
+    def name(self) -> str:
+        """The name of its root."""
+        return self.address.name
+
+
+class PlaceRequest(msgspec.Struct, array_like=True):
+    """A folder that another node is asked to put in its place."""
+
+    target: str
+    folder: str
+    is_new: bool = True
+    """Whether there must not be such a tree yet. Otherwise it is rewound."""
+
+
+_read_copy_request = msgspec.msgpack.Decoder(CopyRequest).decode
+_read_copy = msgspec.msgpack.Decoder(ForkCopy).decode
+_read_place_request = msgspec.msgpack.Decoder(PlaceRequest).decode
+
+
+async def fork(node: Node, source: Address, target: Address, work: WorkRule, at: At | None = None) -> Fork:
+    """Make a tree that is a copy of an agent and all below it, as they are now or were at a moment."""
+    check_work(work)
+    if target == source:
+        raise UsageError(f"{target} cannot be a fork of itself. Pass another name.")
+    check_target(node, source, target)
+    copy = await _placed(node, source, target, work, at, is_new=True)
+    return Fork(target, source, datetime.fromtimestamp(copy.at, UTC), copy.agents, copy.held)
+
+
+async def rewind(node: Node, root: Address, at: At, keep_as: str | None, work: WorkRule) -> Fork:
+    """Take a tree back to a moment. `keep_as`: the name of a copy of it as it is now."""
+    check_work(work)
+    if root != root.root:
+        raise UsageError(f"{root} is part of the tree of {root.root}, and trees are rewound as a whole.")
+    check_at(node, at)
+    if keep_as is not None:
+        await fork(node, root, Address.root_of(root.type, keep_as), "hold")
+    copy = await _placed(node, root, root, work, at, is_new=False)
+    return Fork(root, root, datetime.fromtimestamp(copy.at, UTC), copy.agents, copy.held)
+
+
+async def _placed(
+    node: Node, source: Address, target: Address, work: WorkRule, at: At | None, *, is_new: bool
+) -> ForkCopy:
+    if node.keeper is None:
+        copy = await copy_at(node, source, target, work, at)
+        await place(node, target, Path(copy.folder), is_new=is_new)
+        return copy
+    made: list[ForkCopy] = []
+
+    async def make() -> Path:
+        copy = await copy_at(node, source, target, work, at)
+        made.append(copy)
+        return Path(copy.folder)
+
+    await place_anywhere(node, target, make, being_made(target, is_new=is_new), is_new=is_new)
+    return made[-1]
+
+
+def check_work(work: WorkRule) -> None:
+    """Refuse a rule that does not exist."""
+    if work not in get_args(WorkRule):
+        raise UsageError(f'`work` must be "hold", "drop" or "run", got {work!r}.')
+
+
+def check_target(node: Node, source: Address, target: Address) -> None:
+    """Refuse a fork that could not be a root of this app."""
+    if target != target.root:
+        raise UsageError(f"A fork is a root, and {target} is not one. Pass the name of a root.")
+    kind, colon, name = target.name.partition(":")
+    if colon and kind == target.type:
+        raise UsageError(f"A name was expected, got the address {target.name!r}. Pass the name {name!r}.")
+    if node.roots and not any(target.type in (kind.type, *kind.aliases) for kind in node.roots):
+        roots = ", ".join(kind.cls.__name__ for kind in node.roots) or "none"
+        raise UsageError(
+            f"A copy of {source} is a root, and {target.type} is not a root of this app. Add it to App(agents=[…]). "
+            f"Roots: {roots}."
+        )
+
+
+async def copy_at(
+    node: Node, source: Address, target: Address, work: WorkRule | None, at: At | None = None
+) -> ForkCopy:
+    """Copy an agent and all below it, as they are now or were at a moment, to a folder for the tree `target`."""
+    order = CopyRequest(str(source), str(target), work)
+    if at is not None:
+        check_at(node, at)
+        order.at = request_at(source.root, at)
+    if node.keeper is None:
+        return _read_copy(await _at_owner(node, source.root, COPY, order, _copy_own))
+    half = half_of(tree_folder(node.folder, target), node.files)
+    try:
+        if at is not None:
+            return await _cut_out(node, half, order, await write_tree_at(node, source.root, at, half))
+        state = await node.keeper.trees.tree(source.root)
+        if state is None:
+            raise NotFound(f"{source} has no data.", path=source.segments)
+        await write_elsewhere(state, source.root, half)
+        _check(source, await fetching(node, node.keeper)(half))
+        return await _cut_out(node, half, order, node.clock.now())
+    finally:
+        await to_the_end(shutil.rmtree, half, ignore_errors=True)
+
+
+async def place(node: Node, target: Address, folder: Path, *, is_new: bool = True) -> None:
+    """Make a tree of a folder, which is gone then. `UsageError` if it has to be new, and there is such a tree.
+
+    Once the owner was asked, nothing removes the folder here: it may be about to become the tree. What a crash leaves
+    of it is removed at the next start.
+    """
+    order = PlaceRequest(str(target), str(folder), is_new)
+    if node.far is None or node.owns(target):
+        await _place_own(node, order)
+        return
+    try:
+        await hear(node, [await node.far.directory.owner(target)])
+    except BaseException:
+        await to_the_end(shutil.rmtree, folder, ignore_errors=True)
+        raise
+    await node.far.ask_owner(target, PLACE, pack(order))
+
+
+def being_made(target: Address, *, is_new: bool = True) -> Unavailable:
+    """Return the error of calls that a new fork, or a tree that is rewound, ends."""
+    return Unavailable(f"{target} is being {'made as a fork' if is_new else 'rewound'}.")
+
+
+async def _at_owner(node: Node, root: Address, verb: str, order: Any, here: Callable[[Node, Any], Any]) -> bytes:
+    """Do something at the node that runs a tree, and return its answer."""
+    if node.far is None or node.owns(root):
+        return await here(node, order)
+    await hear(node, [await node.far.directory.owner(root)])
+    return await node.far.ask_owner(root, verb, pack(order))
+
+
+async def _copy_own(node: Node, order: CopyRequest) -> bytes:
+    """Copy an agent of this node and all below it."""
+    source, target = Address.parse(order.source), Address.parse(order.target)
+    half = half_of(tree_folder(node.folder, target), node.files)
+    try:
+        if order.at is not None:
+            return pack(await _cut_out(node, half, order, await write_own(node, order.at, half)))
+        async with Copier() as copier:
+            _check(source, await copy_tree(node, source.root, half, copier, is_durable=False))
+        return pack(await _cut_out(node, half, order, node.clock.now()))
+    finally:
+        await to_the_end(shutil.rmtree, half, ignore_errors=True)
+
+
+def _check(source: Address, problems: list[str]) -> None:
+    if problems:
+        raise StoredDataError(f"{source.root} is damaged, so it was not copied. {' '.join(problems)}")
+
+
+async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float) -> ForkCopy:
+    """Move the subtree out of a copy of its tree, as it was at this time, to a folder of its own."""
+    source, target, now = Address.parse(order.source), Address.parse(order.target), node.clock.now()
+    folder = half_of(tree_folder(node.folder, target), node.files)
+    try:
+        with refusals():
+            if order.work is None:
+                agents, held = await to_the_end(move_subtree, half, folder, source), HeldWork()
+            else:
+                fork = ForkOrder(source, target, order.work, at, now)
+                agents, held = await to_the_end(make_fork, half, folder, fork, node.unfinished_work())
+                await to_the_end(finish_folder, folder, is_durable=node.gate.synced)
+        if node.erasing.concerns(source):  # the receipt would not name the copy
+            raise Unavailable(f"Agents of {source} are being erased. Copy it afterwards.")
+    except BaseException:
+        await to_the_end(shutil.rmtree, folder, ignore_errors=True)
+        raise
+    return ForkCopy(str(folder), agents, at, held)
+
+
+def finish_folder(folder: Path, *, is_durable: bool) -> None:
+    """Have a new folder survive a loss of power, if that is asked, and mark its databases as written."""
+    if is_durable:
+        files = Files()
+        for path, _, names in os.walk(folder):
+            for name in names:
+                files.sync_file(Path(path, name))
+            files.sync_folder(Path(path))
+    mark_copies(folder, is_durable=is_durable)
+
+
+async def _place_own(node: Node, order: PlaceRequest) -> bytes:
+    """Make a tree of this node of a folder."""
+    target = Address.parse(order.target)
+    error = being_made(target, is_new=order.is_new)
+    await replace_tree(node, target, Path(order.folder), error, is_new=order.is_new)
+    return b""
+
+
+async def _answer_copy(node: Node, message: bytes) -> bytes:
+    return await _copy_own(node, _read_copy_request(message))
+
+
+async def _answer_place(node: Node, message: bytes) -> bytes:
+    return await _place_own(node, _read_place_request(message))
+
+
+FORK_ORDERS: Mapping[str, NodeOrder] = {COPY: _answer_copy, PLACE: _answer_place}
+"""What a node does for forks if another one asks it to."""

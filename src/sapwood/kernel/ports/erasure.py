@@ -1,0 +1,52 @@
+"""What an erasure asks of the parts above the kernel, and what they ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from sapwood.address import Address, PathSegment
+from sapwood.storage.database import Database
+
+
+class ErasedBelow(NamedTuple):
+    """A subtree that is erased, as one of the agents above it knows it."""
+
+    subject: Address
+    path: tuple[PathSegment, ...]
+    """From a child of that agent to the erased agent."""
+    types: Sequence[str]
+    """The type ids that the class of the erased agent has had."""
+
+
+async def _no_children(parent: Any, type: str, name: str) -> None:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureHooks:
+    """What is removed beside the files of the erased agents."""
+
+    delete_child: Callable[[Any, str, str], Awaitable[None]] = _no_children
+    """Deletes the sub-agent of an agent that has this type and name."""
+    rows: Sequence[Callable[[Database, ErasedBelow], int]] = ()
+    """Each removes what the database of an agent above has of the subtree, and returns from how many rows."""
+    history: Callable[[Any, Address], Awaitable[int]] | None = None
+    """Forgets the past of a whole tree that a node runs, and returns how many files that removed.
+
+    `None` means that nothing keeps a past. A past of the tree has the erased sub-agents too.
+    """
+    memory: Sequence[Callable[[Any, Address], int]] = ()
+    """Each removes what a node has in memory, and returns how many records."""
+    kept: Sequence[Callable[[Path, Address], str]] = ()
+    """Each returns what a data folder keeps on purpose, as a sentence; an empty string for nothing."""
+
+
+class ErasurePort(Protocol):
+    """Erases trees and subtrees."""
+
+    async def erase(self, address: Address, *, by: str, id: str | None = None) -> Any:
+        """Erase an agent with all below it, and return the signed receipt."""
+        ...

@@ -1,0 +1,215 @@
+"""A fork of a conversation: what was said stays, nothing is done by itself, and open questions can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+from tests.conformance.worlds import Run, until
+
+from sapwood import Agent, ChatAgent, agent_tool, tool
+from sapwood.testing import ScriptedModel, call, text
+
+pytestmark = pytest.mark.slow
+
+
+class Payer(ChatAgent):
+    """Pays."""
+
+    paid: ClassVar[list[str]] = []
+    """What was done to the world."""
+
+    @tool(requires_approval=True)
+    async def pay(self, amount: int) -> str:
+        """Pay."""
+        Payer.paid.append(f"{amount} {self.address}")
+        return f"paid {amount}"
+
+    async def after_turn(self, turn: Any) -> None:
+        Payer.paid.append(f"{turn.status} {self.address}")
+
+    async def said(self) -> list[str]:
+        return [
+            part["text"]
+            for message in await self.conversation.messages()
+            for part in message["parts"]
+            if part["type"] == "text"
+        ]
+
+    async def last_turn(self) -> tuple[str, str | None]:
+        turn = (await self.conversation.export())["turns"][-1]
+        return turn["status"], turn["reason"]
+
+    async def seen(self) -> int:
+        return len(self.conversation.history())
+
+
+class Clerk(Payer):
+    """Has its payments made by a child."""
+
+
+class Boss(Payer):
+    """Has its payments made by a child of a child."""
+
+
+class Asker(Agent):
+    asked: ClassVar[list[str]] = []
+
+    async def begin(self) -> None:
+        self.start_fiber("ask", self.ask)
+
+    async def ask(self) -> str:
+        await self.step("before", lambda: Asker.asked.append(f"before {self.name}"))
+        answer = await self.questions.ask("Which?", options=["a", "b"])
+        Asker.asked.append(f"{answer} {self.name}")
+        return answer
+
+    async def result(self) -> str:
+        return await self.fibers.result("ask")
+
+    async def fiber_status(self) -> str:
+        fiber = self.fibers.get("ask")
+        assert fiber is not None
+        return fiber.status
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    Payer.paid.clear()
+    Asker.asked.clear()
+    monkeypatch.setattr(Payer, "model", ScriptedModel(call("pay", amount=5), text("done"), each=True))
+    monkeypatch.setattr(Payer, "tools", ())
+    monkeypatch.setattr(Clerk, "model", ScriptedModel(call("payer", message="pay"), text("it is paid"), each=True))
+    monkeypatch.setattr(Clerk, "tools", (agent_tool(Payer, name="payer"),))
+    monkeypatch.setattr(Boss, "model", ScriptedModel(call("clerk", message="pay"), text("all is paid"), each=True))
+    monkeypatch.setattr(Boss, "tools", (agent_tool(Clerk, name="clerk"),))
+
+
+async def test_a_turn_that_runs_is_cancelled_in_the_fork_and_keeps_what_was_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("first"), text("once upon a time", gate=gate), text("another"))
+    monkeypatch.setattr(Payer, "model", model)
+    async with run(Payer) as world:
+        payer: Any = await world.get_agent(Payer, "a")
+        await payer.send("one")
+        await payer.turns.start("two", id="t2")
+        await payer.turns.start("three", id="t3")
+        await until(lambda: len(model.asked) == 2)
+        await world.clock.advance(1)
+
+        fork = await world.app.fork(Payer, "a", to="b")
+
+        assert fork.held.turns == 2
+        copy: Any = await world.get_agent(Payer, "b")
+        assert await copy.said() in (["one", "first", "two", "once"], ["one", "first", "two"])
+        assert await copy.last_turn() == ("cancelled", "forked")
+        gate.set()
+        assert (await payer.turns.wait("t2")).text == "once upon a time"
+        assert (await payer.turns.wait("t3")).text == "another"
+        asked = len(model.asked)
+        turn = await copy.send("what if?")
+        assert (turn.status, turn.text, len(model.asked)) == ("completed", "another", asked + 1)
+        assert "what if?" not in await payer.said()
+        assert [line for line in Payer.paid if "Payer:b" in line] == ["completed Payer:b"]
+
+
+async def test_an_approval_is_asked_in_both_and_each_answer_counts_once(run: Run) -> None:
+    async with run(Payer) as world:
+        payer: Any = await world.get_agent(Payer, "a")
+        assert (await payer.send("pay")).status == "waiting"
+
+        fork = await world.app.fork(Payer, "a", to="b")
+
+        assert (fork.held.questions, fork.held.turns) == (1, 0)
+        copy: Any = await world.get_agent(Payer, "b")
+        (question,) = await copy.questions.list()
+        assert await copy.questions.approve(question)
+        await until(lambda: Payer.paid == ["5 Payer:b", "completed Payer:b"])
+        assert (await payer.last_turn())[0] == "waiting"
+        (question,) = await payer.questions.list()
+        assert await payer.questions.deny(question)
+        await until(lambda: Payer.paid[2:] == ["completed Payer:a"])
+
+
+@pytest.mark.core("workers", "cluster")
+async def test_an_approval_three_levels_down_is_answered_at_the_fork_and_continues_all_above(run: Run) -> None:
+    async with run(Boss) as world:
+        boss: Any = await world.get_agent(Boss, "a")
+        await boss.turns.start("pay", id="t")
+        await until_async(lambda: has_question(boss))
+
+        fork = await world.app.fork(Boss, "a", to="b")
+
+        assert (fork.agents, fork.held.questions, fork.held.turns, fork.held.runs) == (3, 1, 0, 0)
+        copy: Any = await world.get_agent(Boss, "b")
+        (question,) = await copy.questions.list()
+        assert await copy.questions.approve(question)
+        assert (await copy.turns.wait("t")).text == "all is paid"
+        assert [line for line in Payer.paid if line.startswith("5 ")] == [
+            line for line in Payer.paid if "5 Boss:b" in line
+        ]
+        assert await has_question(boss)
+        (question,) = await boss.questions.list()
+        assert await boss.questions.approve(question)
+        assert (await boss.turns.wait("t")).text == "all is paid"
+        assert len([line for line in Payer.paid if line.startswith("5 ")]) == 2
+
+
+async def test_runs_below_a_turn_end_with_it_and_no_model_is_asked_by_the_fork(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("slow answer", gate=gate), each=True)
+    monkeypatch.setattr(Payer, "model", model)
+    async with run(Boss) as world:
+        boss: Any = await world.get_agent(Boss, "a")
+        await boss.turns.start("pay", id="t")
+        await until(lambda: len(model.asked) == 1)
+
+        fork = await world.app.fork(Boss, "a", to="b")
+
+        assert (fork.held.turns, fork.held.runs) == (3, 2)
+        copy: Any = await world.get_agent(Boss, "b")
+        assert await copy.last_turn() == ("cancelled", "forked")
+        await world.clock.advance(60)
+        gate.set()
+        assert (await boss.turns.wait("t")).text == "all is paid"
+        assert len(model.asked) == 1
+        assert [line for line in Payer.paid if "Boss:b" in line] == []
+        assert (await copy.send("again")).text == "all is paid"
+
+
+async def test_a_question_of_code_is_answered_in_the_fork_and_the_fiber_continues_there(run: Run) -> None:
+    async with run(Asker) as world:
+        asker: Any = await world.get_agent(Asker, "a")
+        await asker.begin()
+        await until_async(lambda: has_question(asker))
+
+        fork = await world.app.fork(Asker, "a", to="b")
+
+        assert (fork.held.questions, fork.held.fibers) == (1, 0)
+        copy: Any = await world.get_agent(Asker, "b")
+        assert await copy.fiber_status() == "waiting"
+        (question,) = await copy.questions.list()
+        assert await copy.questions.answer(question, "b")
+        assert await copy.result() == "b"
+        assert await has_question(asker)
+        (question,) = await asker.questions.list()
+        assert await asker.questions.answer(question, "a")
+        assert await asker.result() == "a"
+        assert Asker.asked == ["before a", "b b", "a a"]
+
+
+async def has_question(agent: Any) -> bool:
+    return len(await agent.questions.list()) == 1
+
+
+async def until_async(is_so: Any) -> None:
+    for _ in range(500):
+        if await is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("It did not come to be.")

@@ -1,0 +1,172 @@
+"""Forks, exports and rewinds as of a moment of the past."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.unit.histories import Node
+from tests.unit.test_history import DAY, ROOT, Desk
+
+from sapwood import After, App
+from sapwood.admin.door import AdminDoor
+from sapwood.errors import NotFound, UsageError
+from sapwood.kernel.history.recorder import HistoryRecorder
+from sapwood.testing import World, running
+from sapwood.types import BeforeTurn
+
+
+async def test_a_fork_has_the_past_and_the_original_its_present() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1")
+        await node.grow("b")
+        await node.mark("one child")
+        await node.add("v2")
+        await node.grow("c")
+        await node.prune("b")
+        (mark,) = [one for one in await world.app.moments(Node, "a") if one.kind == "mark"]
+        for to, at in (("f1", "one child"), ("f2", mark)):
+            fork = await world.app.fork(Node, "a", to=to, at=at)
+            assert (fork.agents, fork.at) == (2, mark.at)
+            copy = await world.get_agent(Node, to)
+            assert (await copy.values(), await copy.below()) == (["v1"], ["b"])
+            await copy.add("v3")
+            assert await (await world.get_agent(Node, to, sub=((Node, "b"),))).values() == ["born b"]
+        assert (await node.values(), await node.below()) == (["v1", "v2"], ["c"])
+        child = await world.app.fork(Node, "a", to="f3", sub=[(Node, "b")], at="one child")
+        assert (child.agents, await (await world.get_agent(Node, "f3")).values()) == (1, ["born b"])
+        with pytest.raises(NotFound, match="Node:a/Node:c does not exist"):
+            await world.app.fork(Node, "a", to="f4", sub=[(Node, "c")], at="one child")
+        with pytest.raises(NotFound, match="a moment 'never'"):
+            await world.app.fork(Node, "a", to="f4", at="never")
+
+
+async def test_a_conversation_is_forked_before_a_turn() -> None:
+    async with running(App(agents=[Desk]), history=DAY) as world:
+        desk = await world.get_agent(Desk, "a")
+        for number in range(2):
+            await desk.turns.start(f"question {number}", id=f"t{number}")
+            await desk.turns.wait(f"t{number}")
+        for wrong in ("t1", BeforeTurn("t")):
+            with pytest.raises(NotFound, match=r"Did you mean .* BeforeTurn\('t1'\), or `--at turn:t1`"):
+                await world.app.fork(Desk, "a", to="b", at=wrong)
+        with pytest.raises(NotFound, match=r"`--at turn:turn-12`"):
+            await world.app.fork(Desk, "a", to="b", at="turn-12")
+        await world.app.fork(Desk, "a", to="b", at=BeforeTurn("t1"))
+        other = await world.get_agent(Desk, "b")
+        assert (await other.look(), await desk.look()) == (2, 4)
+        turn = await other.send("another question")
+        assert turn.status == "completed"
+
+
+@pytest.mark.slow
+async def test_a_rewind_takes_a_tree_back_keeps_it_and_can_be_undone() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        await node.grow("b")
+        await node.add("v2", "second")
+        done = await world.app.rewind(Node, "a", at="first", keep_as="before")
+        assert (done.address, done.source, done.agents) == (ROOT, ROOT, 1)
+        node = await world.get_agent(Node, "a")
+        assert (await node.values(), await node.below()) == (["v1"], [])
+        kept = await world.get_agent(Node, "before")
+        assert (await kept.values(), await kept.below()) == (["v1", "v2"], ["b"])
+        now = datetime.fromtimestamp(world.clock.now(), UTC)
+        await world.app.fork(Node, "a", to="now", at=now)
+        assert await (await world.get_agent(Node, "now")).values() == ["v1"]
+        await node.add("v3", "third")
+        await world.app.rewind(Node, "a", at="second")
+        node = await world.get_agent(Node, "a")
+        assert (await node.values(), await node.below()) == (["v1", "v2"], ["b"])
+        assert [one.label for one in await world.app.moments(Node, "a")] == ["first", "second", "third"]
+        with pytest.raises(UsageError, match="future"):
+            await world.app.rewind(Node, "a", at=now + timedelta(days=1))
+
+
+class Ringer(Node):
+    """Rings, and counts outside of what it stores."""
+
+    rings = 0
+
+    async def plan(self) -> None:
+        self.schedule(After(timedelta(hours=1)), self.ring)
+        self.history.mark("planned")
+
+    async def ring(self) -> None:
+        Ringer.rings += 1
+        self.history.mark("rung")
+
+
+async def test_work_that_was_done_since_is_not_done_again() -> None:
+    Ringer.rings = 0
+    async with running(App(agents=[Ringer]), history=DAY) as world:
+        await (await world.get_agent(Ringer, "a")).plan()
+        await world.clock.advance(7200)
+        assert Ringer.rings == 1
+        done = await world.app.rewind(Ringer, "a", at="planned")
+        fork = await world.app.fork(Ringer, "a", to="b", at="planned")
+        assert (done.held.calls, fork.held.calls) == (1, 1)
+        await world.clock.advance(7200)
+        assert Ringer.rings == 1
+
+
+async def test_an_export_has_the_past(tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        await node.add("v2")
+        assert await world.app.export(Node, "a", tmp_path / "a.sapwood", at="first") == 1
+        await world.app.import_(tmp_path / "a.sapwood", as_name="b")
+        assert await (await world.get_agent(Node, "b")).values() == ["v1"]
+
+
+async def test_a_forgotten_past_is_gone_and_a_new_one_begins() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        recorder = world.node.history
+        assert isinstance(recorder, HistoryRecorder)
+        recorder.forget(ROOT)
+        with pytest.raises(NotFound):
+            await world.app.fork(Node, "a", to="b", at="first")
+        await node.add("v2", "second")
+        await world.app.fork(Node, "a", to="b", at="second")
+        assert await (await world.get_agent(Node, "b")).values() == ["v1", "v2"]
+
+
+async def asked(world: World, what: str, **params: object) -> tuple[int, dict[str, Any]]:
+    """Ask the admin API."""
+    transport = httpx2.ASGITransport(app=AdminDoor(world.app, lambda: world.node, "t" * 40))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1/_sapwood") as client:
+        response = await client.post(f"/{what}", json=params, headers={"authorization": f"Bearer {'t' * 40}"})
+        return response.status_code, response.json()
+
+
+@pytest.mark.slow
+async def test_operators_list_moments_fork_and_rewind() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        await node.grow("b")
+        child = await world.get_agent(Node, "a", sub=((Node, "b"),))
+        await child.mark("in the child")
+        _, every = await asked(world, "moments", address="Node:a")
+        _, below = await asked(world, "moments", address="Node:a/Node:b")
+        assert [one["label"] for one in every["moments"]] == ["first", "in the child"]
+        assert [one["label"] for one in below["moments"]] == ["in the child"]
+        place = {"place": every["moments"][0]["place"]}
+        for to, at in (("f1", "first"), ("f2", place), ("f3", world.clock.now())):
+            status, fork = await asked(world, "fork", address="Node:a", to=to, at=at)
+            assert (status, fork["agents"]) == (200, 2 if to == "f3" else 1), fork
+        status, done = await asked(world, "rewind", address="Node:a", at=place, keep_as="kept")
+        assert (status, done["agents"]) == (200, 1), done
+        assert await (await world.get_agent(Node, "kept")).below() == ["b"]
+        status, refused = await asked(world, "rewind", address="Node:a", at={"moon": "full"})
+        assert (status, refused["code"]) == (400, "invalid_arguments")
+        status, refused = await asked(world, "rewind", address="Node:a", at={"turn": "never"})
+        assert (status, refused["code"]) == (404, "not_found")
