@@ -16,7 +16,8 @@ from tests.unit.test_time_travel import asked
 from tests.unit.test_workers_together import ONE, TWO, Peer, Seen, of, two_workers
 
 from sapwood import After, Agent, App, with_options
-from sapwood.errors import NotFound, SapwoodError, Unavailable, UsageError
+from sapwood.cli.commands import cli
+from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
 from sapwood.testing import World, running
 from sapwood.types import Address
 
@@ -284,6 +285,30 @@ async def test_clients_by_the_old_url_reach_the_agent() -> None:
         assert asked_about == ["Desk:old", "Desk:new"]
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{one.site.port}") as http:
             assert (await http.get("/agents/desk/old")).status_code == (await http.get("/agents/desk/new")).status_code
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"former": "x", "address": "y"}', b"\xff"], ids=["torn", "names", "bytes"])
+async def test_a_damaged_forward_refuses_its_address_and_no_other(
+    content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with served(App(agents=[Desk, Bank])) as one:
+        for name in ("old", "other"):
+            await (await desk_named(one.world, name)).note(1)
+            await one.world.app.move(Desk, name, to=f"{name}-now")
+        forward = next(path for path in (one.world.data / "moved").iterdir() if b"other" not in path.read_bytes())
+        forward.write_bytes(content)
+        await one.world.restart()
+        with pytest.raises(StoredDataError, match=forward.name):
+            await (await desk_named(one.world, "old")).notes()
+        assert await (await desk_named(one.world, "other")).notes() == {1: 1}
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{one.site.port}") as http:
+            assert (await http.get("/agents/desk/old")).status_code == 500
+            assert (await http.get("/agents/desk/other")).status_code != 500
+        client = await one.connect("/agents/desk/old")
+        assert (await client.ended())[0] == 1011
+
+        cli(["doctor", "--data", str(one.world.data)])
+        assert forward.name in capsys.readouterr().out
 
 
 async def test_operators_move_a_root() -> None:

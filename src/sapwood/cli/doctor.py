@@ -20,8 +20,9 @@ from sapwood.cli.operator_file import FILE
 from sapwood.cli.quantities import size
 from sapwood.errors import FolderInUse
 from sapwood.kernel.node.data_folder import TREES, odd_in
+from sapwood.kernel.node.forwards import Forwards
 from sapwood.kernel.node.release_record import REMEDY, newer_release
-from sapwood.storage.files import FolderLock, is_open_to_others
+from sapwood.storage.files import Files, FolderLock, is_open_to_others
 
 OPEN_FILES = 4096
 FREE_BYTES = 1024**3
@@ -178,6 +179,9 @@ def _odd_entries(data: Path) -> Iterator[Finding]:
         return  # no agent has stored anything yet
     except OSError as error:
         yield Finding(f"folder {TREES} in it", f"cannot be read: {error.strerror}", "Move it elsewhere.", fatal=True)
+    for problem in Forwards(data, Files()).damaged():
+        remedy = "Remove the file: the former address is free then. Or restore the file from a copy."
+        yield Finding("entry of it", str(problem), remedy)
 
 
 def _sync_time(folder: Path) -> float:

@@ -28,7 +28,7 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 OTHERS = 0o077
 """The permissions of group and others."""
-OWN_ENTRIES = ("trees", "history", "crashes", "alarms*", "strikes.jsonl")
+OWN_ENTRIES = ("trees", "history", "moved", "erasures", "crashes", "alarms*", "*.jsonl")
 """What a data folder holds of agents: narrowed even where the folder itself belongs to another user."""
 
 

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
-from sapwood.errors import InvalidName, Unavailable
+from sapwood.errors import InvalidName, SapwoodError, Unavailable
 from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
@@ -95,10 +95,14 @@ class Gateway:
         kind = next((root for root in self._roots if segment in segments_of(root)), None)
         if kind is None:
             roots = ", ".join(kebab(root.type) for root in self._roots)
-            told = escape_controls(segment)
-            log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), told, roots)
+            shown = escape_controls(segment)
+            log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), shown, roots)
             raise refusal(400, "Invalid request")
-        return UrlTarget(kind, self._name_now(kind, found.name), found.rest)
+        try:
+            return UrlTarget(kind, self._name_now(kind, found.name), found.rest)
+        except SapwoodError as error:  # a damaged forward, or no descriptor is left to read one
+            reference = self._log("request", error, scope, f"{kind.type}:{found.name}")
+            raise Refusal(PlainTextResponse(told(error, reference), status_of(error), headers_of(error))) from error
 
     def _name_now(self, kind: AgentClass, name: str) -> str:
         """Return the name of a root, also if it was moved since its URL was made."""

@@ -10,8 +10,11 @@ import msgspec
 
 from sapwood.chat.store.sent_files import without_bytes
 
-NOT_SENT = frozenset({"usage", "run_id", "conversation_id", "instructions"})
-"""Fields of messages that are not for models, or that the parameters have."""
+NOT_SENT = frozenset({"usage", "run_id", "conversation_id", "instructions", "timestamp"})
+"""Fields of messages that are not for models, or that the parameters have.
+
+The newest request has a time, and the same request as part of the history has none: with it, both would be stored.
+"""
 
 
 @dataclass(frozen=True, slots=True)

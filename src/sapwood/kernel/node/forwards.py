@@ -7,15 +7,17 @@ leaves one that does not count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import StoredDataError
+from sapwood.errors import InvalidName, StoredDataError
 from sapwood.kernel.log.records import tree_id
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.trees.tree import DESTROYED
+from sapwood.storage.availability import refusals
 from sapwood.storage.files import Files
 
 FORWARDS = "moved"
@@ -78,22 +80,43 @@ class Forwards:
         self._files.remove(self._path(former))
 
     def all(self) -> Iterator[tuple[Address, Address]]:
-        """Yield each former address, and where its tree was moved to."""
-        for path in sorted(self.folder.glob("*.json")):
-            if (forward := self._stored(path)) is not None:
-                yield Address.parse(forward.former), Address.parse(forward.address)
+        """Yield each former address, and where its tree was moved to. Damaged files are left out."""
+        for path in self._paths():
+            with suppress(StoredDataError):
+                if (forward := self._stored(path)) is not None:
+                    yield Address.parse(forward.former), Address.parse(forward.address)
+
+    def damaged(self) -> Iterator[StoredDataError]:
+        """Yield what is wrong with each file that cannot be read as a forward."""
+        for path in self._paths():
+            try:
+                self._stored(path)
+            except StoredDataError as error:
+                yield error
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json"))
 
     def _path(self, former: Address) -> Path:
         return self.folder / f"{tree_id(former)}.json"
 
     def _stored(self, path: Path) -> Forward | None:
         try:
-            content = path.read_bytes()
+            with refusals():
+                if not path.exists():  # asked first: this needs no descriptor, and most addresses have no forward
+                    return None
+                content = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            what = f"The file {path.name} in the folder {FORWARDS!r} cannot be read: {error.strerror}."
+            raise StoredDataError(what) from None
         if not content:
             return None  # the power failed before it counted
         try:
-            return _read(content)
-        except msgspec.DecodeError as error:
+            forward = _read(content)
+            for address in (forward.former, forward.address):
+                Address.parse(address)
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidName) as error:
             raise StoredDataError(f"The file {path.name} in the folder {FORWARDS!r} is damaged: {error}.") from None
+        return forward

@@ -166,6 +166,8 @@ class TreeMove:
 
 def resume_moves(node: TreeHost) -> None:
     """Finish or undo the moves that a crash interrupted, and remove forwards that lead nowhere."""
+    for problem in node.forwards.damaged():
+        log.warning("former address is refused: %s Remove the file, or restore it from a copy.", problem)
     for former, address in list(node.forwards.all()):
         if node.owns(address) and (tree_folder(node.folder, address) / ARRIVING).exists():
             node.alarms.earlier(address, node.clock.now(), 0)

@@ -128,9 +128,9 @@ class _Trouble:
             self._since = None
             return False
         self._since = now if self._since is None else self._since
-        if text not in self._told:
-            self._told.add(text)
-            log.warning("NATS has no room for the streams of the cluster: %s. %s", text, _hint(error))
+        if (hint := _hint(error)) not in self._told:  # not the text: it names peers that come and go
+            self._told.add(hint)
+            log.warning("NATS has no room for the streams of the cluster: %s. %s", text, hint)
         return now - self._since > self._timings.nats_no_room_timeout
 
 
