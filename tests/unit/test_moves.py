@@ -32,20 +32,20 @@ class Bank(Agent):
         return amount
 
 
-class Bell(Agent):
+class DoorBell(Agent):
     rung: ClassVar[list[str]] = []
 
     async def set(self) -> str:
         return self.schedule(After(timedelta(hours=1), key="bell"), self.ring).id
 
     async def ring(self) -> None:
-        Bell.rung.append(str(self.address))
+        DoorBell.rung.append(str(self.address))
 
     async def cancel(self, id: str) -> bool:
         return self.schedules.cancel(id)
 
 
-class Asker(Agent):
+class Applicant(Agent):
     async def ask(self) -> None:
         self.start_fiber("ask", self.asks)
 
@@ -56,7 +56,7 @@ class Asker(Agent):
         return str(await self.fibers.result("ask"))
 
 
-class Desk(Bell):
+class Desk(DoorBell):
     migrations = ("CREATE TABLE notes (n INTEGER PRIMARY KEY, times INTEGER NOT NULL) STRICT",)
 
     async def note(self, n: int) -> int:
@@ -68,7 +68,7 @@ class Desk(Bell):
         return {int(str(row["n"])): int(str(row["times"])) for row in self.sql("SELECT n, times FROM notes ORDER BY n")}
 
     async def bell(self) -> str:
-        return await (await self.sub_agent(Bell, "a")).set()
+        return await (await self.sub_agent(DoorBell, "a")).set()
 
     async def count(self, upto: int) -> AsyncIterator[int]:
         for number in range(upto):
@@ -84,15 +84,15 @@ class Desk(Bell):
     async def _pay(self) -> None:
         bank = with_options(await self.get_agent(Bank, "bank"), idempotency_key="rent")
         await bank.pay(7)
-        Bell.rung.append("asked to pay")
-        if len(Bell.rung) == 1:
+        DoorBell.rung.append("asked to pay")
+        if len(DoorBell.rung) == 1:
             await asyncio.Event().wait()  # the bank has done it, and the step is not stored
 
     async def ask_below(self) -> None:
-        await (await self.sub_agent(Asker, "a")).ask()
+        await (await self.sub_agent(Applicant, "a")).ask()
 
     async def answer_below(self) -> str:
-        return await (await self.sub_agent(Asker, "a")).result()
+        return await (await self.sub_agent(Applicant, "a")).result()
 
     async def result(self, key: str) -> str:
         return str(await self.fibers.result(key))
@@ -104,7 +104,7 @@ class Desk(Bell):
 @pytest.fixture(autouse=True)
 def nothing_done() -> None:
     Bank.paid.clear()
-    Bell.rung.clear()
+    DoorBell.rung.clear()
 
 
 def app() -> App:
@@ -122,10 +122,10 @@ async def test_schedules_at_every_level_fire_once_under_the_new_name() -> None:
         await old.bell()
         assert await world.app.move(Desk, "old", to="new") == Address.root_of("Desk", "new")
         await world.clock.advance(timedelta(hours=3))
-        assert sorted(Bell.rung) == ["Desk:new", "Desk:new/Bell:a"]
+        assert sorted(DoorBell.rung) == ["Desk:new", "Desk:new/DoorBell:a"]
         await world.restart()
         await world.clock.advance(timedelta(hours=3))
-        assert len(Bell.rung) == 2
+        assert len(DoorBell.rung) == 2
 
 
 async def test_ids_stay_the_same_so_that_what_the_program_stored_still_fits() -> None:
@@ -136,21 +136,21 @@ async def test_ids_stay_the_same_so_that_what_the_program_stored_still_fits() ->
         await world.restart()
         assert await (await desk_named(world, "newer")).cancel(id)
         await world.clock.advance(timedelta(hours=3))
-        assert Bell.rung == []
+        assert DoorBell.rung == []
 
 
 async def test_stubs_and_the_old_name_lead_to_the_agent_at_every_level() -> None:
     async with running(app()) as world:
         stub = await desk_named(world, "old")
         await stub.bell()
-        child = await world.get_agent(Desk, "old", sub=[(Bell, "a")])
+        child = await world.get_agent(Desk, "old", sub=[(DoorBell, "a")])
         await world.app.move(Desk, "old", to="new")
         assert await stub.note(1) == 1
         assert [one async for one in stub.count(3)] == [0, 1, 2]
         await child.set()
         await world.app.move(Desk, "new", to="newer")
         assert await (await desk_named(world, "old")).notes() == await stub.notes() == {1: 1}
-        await (await world.get_agent(Desk, "old", sub=[(Bell, "a")])).set()
+        await (await world.get_agent(Desk, "old", sub=[(DoorBell, "a")])).set()
         # Back again: the name is its own then.
         await world.app.move(Desk, "newer", to="old")
         for name in ("old", "new", "newer"):
@@ -164,9 +164,11 @@ async def test_a_question_is_answered_and_a_fiber_ends_under_the_new_name() -> N
         await world.settled()
         await world.app.move(Desk, "old", to="new")
         _, found = await asked(world, "questions", address="Desk:new")
-        assert [one["address"] for one in found["rows"]] == ["Desk:new/Asker:a"], found
+        assert [one["address"] for one in found["rows"]] == ["Desk:new/Applicant:a"], found
         id = found["rows"][0]["id"]
-        status, answer = await asked(world, "answer", address="Desk:new/Asker:a", id=id, answer="value", value="yes")
+        status, answer = await asked(
+            world, "answer", address="Desk:new/Applicant:a", id=id, answer="value", value="yes"
+        )
         assert status == 200, answer
         assert await desk.answer_below() == "yes"
 
@@ -175,10 +177,10 @@ async def test_a_keyed_call_of_a_step_that_the_move_interrupts_is_not_done_again
     async with running(app()) as world:
         desk = await desk_named(world, "old")
         await desk.work()
-        await world.until(lambda: Bell.rung == ["asked to pay"])
+        await world.until(lambda: DoorBell.rung == ["asked to pay"])
         await world.app.move(Desk, "old", to="new")
         assert await desk.result("work") == "done"
-        assert (Bell.rung, Bank.paid) == (["asked to pay"] * 2, [7])
+        assert (DoorBell.rung, Bank.paid) == (["asked to pay"] * 2, [7])
 
 
 async def test_calls_during_moves_are_done_once_or_unavailable() -> None:
@@ -316,7 +318,7 @@ async def test_operators_move_a_root() -> None:
         await (await desk_named(world, "old")).note(1)
         status, answer = await asked(world, "move", address="Desk:old", to="new")
         assert (status, answer) == (200, {"address": "Desk:new"})
-        _, refused = await asked(world, "move", address="Desk:new/Bell:a", to="x")
+        _, refused = await asked(world, "move", address="Desk:new/DoorBell:a", to="x")
         assert refused["code"] == "usage"
         status, refused = await asked(world, "state", address="Desk:old")
         assert (status, refused["code"]) == (404, "not_found")
