@@ -218,6 +218,9 @@ async def requests_of(world: World, client: httpx2.AsyncClient) -> list[tuple[st
         ("moments", about),
         ("rewind", {**about, "at": "nothing"}),
         ("move", {**about, "to": "https://other.example"}),
+        ("receive", about),
+        ("arrival", {**about, "id": "none", "do": "discard"}),
+        ("arrival-parts", {**about, "id": "none", "parts": []}),
     ]
     found += [
         (what, params) for what in ("agents", "agenda", "questions", "tree", "spending") for params in ({}, about)

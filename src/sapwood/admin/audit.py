@@ -15,7 +15,7 @@ from sapwood.storage.files import open_private
 log = logging.getLogger(__name__)
 
 FILE = "operator.jsonl"
-LEFT_OUT = frozenset({"address", "arguments", "instructions", "message", "value", "preview"})
+LEFT_OUT = frozenset({"address", "arguments", "instructions", "message", "value", "preview", "token"})
 """Parameters that are not logged, or elsewhere."""
 LONGEST = 1000
 """Characters of a parameter."""

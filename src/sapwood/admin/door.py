@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from sapwood.address import Address
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.admin import Admin
+from sapwood.admin.arrivals import access_of
 from sapwood.admin.audit import Audit
 from sapwood.admin.content import HiddenFailure
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
@@ -109,10 +110,13 @@ class AdminDoor:
         given = request.headers.get("authorization", "").encode("latin-1")
         if hmac.compare_digest(given, self._token):
             return FULL
+        text = given.removeprefix(b"Bearer ").decode("latin-1")
+        if (of_move := access_of(self._node(), text, request.url.path.removeprefix(PREFIX))) is not None:
+            return of_move
         if self._key is None:
             self._key = TokenKey(self._node().folder)
         try:
-            return self._key.access_of(given.removeprefix(b"Bearer ").decode("latin-1"), self._node().clock.now())
+            return self._key.access_of(text, self._node().clock.now())
         except (OSError, UsageError) as error:
             log.warning("cannot check a token of the admin API: %s", error)
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.address import Address
-from sapwood.errors import NotFound
+from sapwood.errors import NotFound, Unavailable
 
 
 class Erasing:
@@ -27,6 +27,11 @@ class Erasing:
     def concerns(self, address: Address) -> bool:
         """Return whether an agent is being erased, or one above or below it is."""
         return self.has(address) or any(one.is_below(address) for one in self._subjects)
+
+    def check_tree(self, root: Address) -> None:
+        """Raise `Unavailable` for a tree of which agents are being erased."""
+        if self._subjects and self.concerns(root):
+            raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
 
     def check(self, address: Address) -> None:
         """Raise `NotFound` for an agent that is being erased, or is below one that is."""

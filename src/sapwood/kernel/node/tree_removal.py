@@ -130,11 +130,19 @@ class TreeRemoval:
         for address in former:
             self._node.forwards.remove(address)
 
-    async def replace(self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool = False) -> None:
+    async def replace(
+        self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool = False, arrival: str | None = None
+    ) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait until then.
 
-        With `is_new`, `UsageError` if there is such a tree. The folder is removed then.
+        With `is_new`, `UsageError` if there is such a tree. The folder is removed then. `arrival`: the id of the move
+        from another server that the folder comes from.
         """
+        try:
+            self._node.arrivals.check(root, id=arrival)
+        except Unavailable:
+            self._folders.remove(folder)
+            raise
         # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
         existing = set[Address]()
         await asyncio.shield(
@@ -147,9 +155,9 @@ class TreeRemoval:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
-        if self._node.erasing.has(root):
+        if self._node.erasing.concerns(root):
             self._folders.remove(folder)
-            raise Unavailable(f"{root} is being erased. Restore it afterwards.")
+            raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
         if existing is not None and tree.root.exists:
             existing.add(root)
             self._folders.remove(folder)
@@ -174,6 +182,7 @@ class TreeRemoval:
             await self._node.gate.flushed(root)
             if not self._is_ours(tree):
                 raise Moved(root)  # to do it again is safe, also if the log has it
+            self._node.arrivals.held.pop(root, None)  # it has arrived
         finally:
             if self._is_ours(tree):
                 self._loader.put_away(tree)
