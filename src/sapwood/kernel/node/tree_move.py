@@ -175,6 +175,8 @@ def resume_moves(node: TreeHost) -> None:
     """Finish or undo the moves that a crash interrupted, and remove forwards that lead nowhere."""
     if ended := node.arrivals.resume(node.owns, node.clock.now()):
         node.background.start(to_the_end(node.arrivals.remove, ended))
+    for root in node.arrivals.held:
+        log.warning("address is held until the server that sends its tree decides root=%s", root)
     for problem in node.forwards.damaged():
         log.warning("former address is refused: %s Remove the file, or restore it from a copy.", problem)
     for former, address in list(node.forwards.all()):
