@@ -135,6 +135,85 @@ async def test_answers_that_are_regenerated_are_siblings() -> None:
         assert outline(await agent.conversation.branches())[1] == ("answer 2", 3, True)
 
 
+async def test_a_regenerated_answer_that_fails_or_is_stopped_before_it_begins_brings_back_the_old_one() -> None:
+    model = ScriptedModel(
+        text("answer 1"), text("answer 2"), fails(ModelHTTPError(400, "gpt")), text("", stalls=True), text("answer 5")
+    )
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        await agent.send([user("more", "u2")])
+        before = ["hi", "answer 1", "more", "answer 2"]
+
+        await regenerate(one, "r1", user("hi", "u1"))
+        assert await texts(agent) == await seen(agent) == before
+
+        client = await one.join(TALKER)
+        await say(client, "r2", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+        assert outline(await agent.conversation.branches()) == [("answer 1", 3, False)]
+        await agent.turns.cancel()
+        await done(client, "r2")
+        await one.world.settled()
+
+        assert await texts(agent) == await seen(agent) == before
+        assert await agent.conversation.branches() == []
+        shown = client.of_type(MESSAGES)[-1]
+        assert [text_of(each) for each in shown["messages"]] == before
+        await agent.send("go on")
+        assert told(model) == [*before, "go on"]
+
+
+async def test_a_regenerated_answer_that_fails_after_a_crash_brings_back_the_old_one() -> None:
+    model = ScriptedModel(text("answer 1"), text("", stalls=True), fails(ModelHTTPError(400, "gpt")))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+
+        await one.world.crash()
+        agent = await one.world.get_agent(cls, "t")
+        await one.world.settled()
+
+        assert (await agent.conversation.export())["turns"][-1]["status"] == "failed"
+        assert await texts(agent) == await seen(agent) == ["hi", "answer 1"]
+
+
+async def test_a_fork_during_a_regenerated_answer_has_the_old_one() -> None:
+    model = ScriptedModel(text("answer 1"), text("", stalls=True))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+
+        await one.world.app.fork(cls, "t", to="copy", work="drop")
+
+        copy = await one.world.get_agent(cls, "copy")
+        assert await texts(copy) == await seen(copy) == ["hi", "answer 1"]
+        await agent.turns.cancel()
+
+
+async def test_a_regenerated_answer_that_waits_for_a_person_is_the_branch_that_is_shown() -> None:
+    model = ScriptedModel(text("answer 1"), call("pay", amount=1), text("paid"))
+    cls = talker(model, base=Paying)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        await regenerate(one, "r1", user("hi", "u1"))
+        (question,) = await agent.questions.list()
+        await agent.questions.approve(question)
+        await one.world.settled()
+
+        assert await texts(agent) == ["hi", "paid"]
+
+
 async def test_branches_branch_again(run: Run) -> None:
     model = numbered()
     cls = talker(model)
@@ -432,6 +511,27 @@ async def test_a_branch_that_begins_after_a_summary_has_it_and_one_before_it_has
         assert "Summary of the earlier" in await agent.seen_by_model()
         await agent.send([user("ONE", "one")])
         assert await seen(agent) == ["ONE", LONG]
+
+
+async def test_what_a_failed_turn_has_summarised_is_there_again() -> None:
+    model = Summarizer(
+        *[text(f"answer {number} {LONG}") for number in range(1, 4)],
+        fails(ModelHTTPError(400, "gpt")),
+        text("other"),
+    )
+    cls = talker(model, compact_above=None)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        for number in range(1, 4):
+            await agent.send([user(f"question {number}", f"u{number}")])
+        before = await seen(agent)
+        cls.compact_above = 300
+        await regenerate(one, "r1", user("question 3", "u3"))
+        cls.compact_above = None
+        assert await seen(agent) == before
+
+        await agent.send([user("question three", "u3")])
+        assert await seen(agent) == [*before[:-2], "question three", "other"]
 
 
 @pytest.mark.slow

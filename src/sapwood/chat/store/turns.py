@@ -26,7 +26,7 @@ from sapwood.storage.database import Database
 ALL = (
     "SELECT number, id, message, prompt_ids, run, user, status, continues, last_kept, new_messages, body, client_tools,"
     " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at,"
-    " run_hooks, replay_seconds, overrides"
+    " run_hooks, replay_seconds, overrides, last_shown, previous_end"
     " FROM sapwood_turns "
 )
 IS_OPEN = "status IN ('queued', 'running', 'waiting')"

@@ -11,7 +11,7 @@ import msgspec
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import answered, assembled, closed, closing
-from sapwood.chat.store.partial_answers import BROKEN_OFF, keep_partial, return_calls
+from sapwood.chat.store.partial_answers import BROKEN_OFF, bring_back, keep_partial, return_calls
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.size_limits import over
@@ -118,6 +118,8 @@ class TurnFinish:
         says = any(part["type"] != "step-start" for part in message["parts"])
         if says:
             self._transcript.put(message)
+        elif status != "waiting":
+            bring_back(self._transcript, row)
         if (most := self._agent.max_messages) is not None and self._transcript.exists:
             self._transcript.remove(self._transcript.tree.over(most))
             self._transcript.remove(over(self._transcript.ids(), most))
@@ -132,6 +134,7 @@ class TurnFinish:
         message = self._transcript.get(waiting.message)
         if message is not None:
             self._transcript.put(closed(message, UNANSWERED))
+        bring_back(self._transcript, waiting)
         self._leave_unanswered(waiting)
         self._end_turn(waiting, status, reason=reason)
         self._tell_over(waiting.number)

@@ -267,9 +267,11 @@ class Intake:
         An edited message, or another answer to the same one, begins a branch. Nothing is deleted.
         """
         self._ending.close_waiting()
-        if row.last_kept is not None:
-            self._transcript.go_back(row.last_kept)
         said: list[UIMessage] = msgspec.json.decode(row.new_messages)
+        if row.last_kept is not None:
+            if not said and (last := self._transcript.last()) is not None:
+                self._turns.set(row.number, previous_end=last["id"])
+            self._transcript.go_back(row.last_kept)
         if edited := self._transcript.known(_ids(said)):
             self._record.begin_branch(edited)
         for message in said:
