@@ -105,6 +105,38 @@ async def test_two_models_are_compared() -> None:
     assert (careful["replay"]["model"], hasty["replay"]["model"]) == ("careful", "hasty")
 
 
+class Teller(ChatAgent):
+    @tool
+    async def balance(self, account: str) -> str:
+        """Return the balance of an account."""
+        return self.balances.pop(0)
+
+    balances: ClassVar[list[str]] = []
+
+
+def balance(id: str) -> Any:
+    return call("balance", account="a", id=id)
+
+
+@pytest.mark.parametrize("id", ["c1", "c2"])  # some models use the same ids in each turn
+async def test_a_replay_answers_tools_from_its_own_turn(id: str) -> None:
+    model = ScriptedModel(balance("c1"), text("10"), balance(id), text("99"), text("no tool"), each=True)
+    again = other(text(""), text(""), balance("z"), text("99"))
+    guess = other(*[text("")] * 4, balance("x"))
+    cls: Any = type("Desk", (Teller,), {"model": model, "balances": ["10 EUR", "99 EUR"]})
+    async with running(App(agents=[cls], models={"again": again, "guess": guess})) as world:
+        agent = await world.get_agent(cls, "main")
+        await agent.send("balance?")
+        second, third = await agent.send("and now?"), await agent.send("thanks")
+        found = await replayed(world, second.id, model="again")
+        guessed = await replayed(world, third.id, model="guess")
+
+    (returned,) = again.asked[-1][-1].parts
+    assert (returned.content, found["replay"]["ended"]) == ("99 EUR", "completed")
+    assert guessed["replay"]["ended"] == "unknown_call"
+    assert "called a tool that the original did not" in guessed["replay"]["problem"]
+
+
 async def test_one_step_is_asked_exactly() -> None:
     cls = desk()
     again = other(text("?"), text("About 6650 km."))

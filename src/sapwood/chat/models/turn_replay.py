@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -164,23 +165,25 @@ class Replayer:
 
 
 class ToolResults:
-    """What the tools of a turn returned, by tool and arguments."""
+    """What the tools of a turn returned in it, by tool and arguments."""
 
     def __init__(self, requests: Sequence[StoredRequest]) -> None:
         self._found: dict[tuple[str, str], list[Any]] = {}
         self._used: dict[tuple[str, str], int] = {}
-        calls: dict[str, AskedCall] = {}
+        earlier = Counter(part.tool_call_id for part in _parts_of(requests[0]) if _is_result(part))
+        """The results of earlier turns. Ids are unique only in a turn."""
         known: set[str] = set()
-        for request in requests:
-            for message in request.messages:
-                for part in message.parts:
-                    if part.part_kind == "tool-call":
-                        calls[part.tool_call_id] = asked_call(part)
-                    elif part.part_kind in ("tool-return", "retry-prompt"):
-                        id = part.tool_call_id
-                        if id in calls and id not in known:
-                            known.add(id)
-                            self._found.setdefault(calls[id].key, []).append(part)
+        for request in requests[1:]:
+            calls, met = dict[str, AskedCall](), Counter[str]()
+            for part in _parts_of(request):
+                if part.part_kind == "tool-call":
+                    calls[part.tool_call_id] = asked_call(part)
+                elif _is_result(part):
+                    id = part.tool_call_id
+                    met[id] += 1
+                    if id in calls and id not in known and met[id] > earlier[id]:
+                        known.add(id)
+                        self._found.setdefault(calls[id].key, []).append(part)
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         return key in self._found
@@ -202,6 +205,15 @@ class ToolResults:
         self._used[key] = at + 1
         found = self._found[key]
         return found[min(at, len(found) - 1)]
+
+
+def _parts_of(request: StoredRequest) -> Iterator[Any]:
+    for message in request.messages:
+        yield from message.parts
+
+
+def _is_result(part: Any) -> bool:
+    return part.part_kind in ("tool-return", "retry-prompt")
 
 
 def answered(number: int, response: Any) -> ReplayedStep:
