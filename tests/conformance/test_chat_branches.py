@@ -302,6 +302,36 @@ async def test_the_same_message_and_the_same_request_begin_no_branch() -> None:
         assert len(model.asked) == 2
 
 
+@pytest.mark.parametrize("concurrency", ["queue", "merge"])
+async def test_an_edit_of_one_of_several_messages_of_a_turn_leaves_the_model_the_others(concurrency: str) -> None:
+    model = ScriptedModel(*[text(f"answer {number}", delay=0.1) for number in range(1, 9)])
+    cls = talker(model, concurrency=concurrency)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.turns.start([user("I am Ann", "s0"), user("Who am I?", "s1")])
+        if concurrency == "merge":
+            await agent.turns.start([user("second", "s2")])
+            last = await agent.turns.start([user("third", "s3")])
+            await agent.turns.wait(last.id)
+            assert await seen(agent) == ["I am Ann\n\nWho am I?", "answer 1", "second\n\nthird", "answer 2"]
+            await agent.send([user("last", "s3")])
+            assert (await seen(agent))[-3:-1] == ["second", "last"]
+        else:
+            await agent.turns.wait(first.id)
+            assert await seen(agent) == ["I am Ann", "Who am I?", "answer 1"]
+        whole = await seen(agent)
+
+        await agent.send([user("What am I called?", "s1")])
+        assert await texts(agent) == await seen(agent)
+        assert told(model) == ["I am Ann", "What am I called?"]
+        await agent.conversation.switch(await id_of(agent, "Who am I?"))
+        assert await seen(agent) == whole
+        await one.world.restart()
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("I am Bea", "s0")])
+        assert told(model) == ["I am Bea"]
+
+
 async def test_search_finds_the_active_path_and_all_branches_if_asked(run: Run) -> None:
     cls = talker(numbered())
     async with run(cls) as world:

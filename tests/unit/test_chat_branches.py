@@ -52,6 +52,18 @@ class Talk:
         self._put(f"u{self._number}", "user")
         self.answer()
 
+    def say_two(self) -> None:
+        """Let the user say two things that one turn answers, and the model answer."""
+        self._number += 1
+        both: dict[str, str] = {}
+        for id in (f"u{self._number}", f"v{self._number}"):
+            self._number += 1
+            both[id] = f"user {self._number}"
+            self.transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": both[id]}]})
+        whole = ModelRequest([UserPromptPart(" and ".join(both.values()))])
+        self.transcript.add([*both][-1], whole, {id: ModelRequest([UserPromptPart(one)]) for id, one in both.items()})
+        self.answer()
+
     def answer(self) -> None:
         self._number += 1
         self._put(f"a{self._number}", "assistant")
@@ -124,7 +136,7 @@ def test_a_branch_that_is_made_active_again_is_as_it_was_left(database: Database
     talk.say()
     for _ in range(ACTS):
         random.choice(
-            [talk.say, talk.say, talk.regenerate, talk.edit, talk.compact, talk.fail, talk.switch, talk.switch]
+            [talk.say, talk.say_two, talk.regenerate, talk.edit, talk.compact, talk.fail, talk.switch, talk.switch]
         )()
         ids, texts = talk.seen()
         assert len(set(ids)) == len(ids)

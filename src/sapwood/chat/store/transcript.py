@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -343,21 +344,42 @@ class Transcript:
         self._changes += 1
         self._rewrites += 1
 
-    def add(self, id: str, message: ModelMessage) -> None:
-        """Store what was said to the model or by it, as part of a message."""
+    def add(self, id: str, message: ModelMessage, joined: Mapping[str, ModelMessage] = MappingProxyType({})) -> None:
+        """Store what was said to the model or by it, as part of a message.
+
+        `joined` has what it consists of, by message: branches with only some of these messages have their part of it.
+        """
         self._db.ensure(CHAT)
-        body: bytes = _adapter().dump_json([message])
-        self._db.execute(
-            "INSERT INTO sapwood_model_messages (message, kind, body) VALUES (?, ?, ?)",
-            id,
-            message.kind,
-            body[1:-1].decode(),
-        )
+        replaced = [self._insert(one, part, is_active=0) for one, part in joined.items()]
+        self._insert(id, message, replaces=msgspec.json.encode(replaced).decode() if replaced else None)
         self._changes += 1
         if self._is_loaded() and self._history is not None:
             self._history.append((id, message))
         if self.on_added is not None:
             self.on_added(id, message)
+
+    def _insert(
+        self,
+        id: str,
+        message: ModelMessage,
+        *,
+        is_active: int = 1,
+        place: int | None = None,
+        replaces: str | None = None,
+    ) -> int:
+        """Store a row of what the model sees; return its position."""
+        body: bytes = _adapter().dump_json([message])
+        ((position,),) = self._db.execute(
+            "INSERT INTO sapwood_model_messages (message, kind, is_active, place, replaces, body)"
+            " VALUES (?, ?, ?, ?, ?, ?) RETURNING position",
+            id,
+            message.kind,
+            is_active,
+            place,
+            replaces,
+            body[1:-1].decode(),
+        )
+        return position
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""
@@ -390,19 +412,12 @@ class Transcript:
         since: int | None,
     ) -> None:
         replaced = msgspec.json.encode([rows[at][1] for at in places]).decode()
-        body: bytes = _adapter().dump_json([new])
         self._db.execute(
             "UPDATE sapwood_model_messages SET is_active = 0 WHERE position IN (SELECT value FROM json_each(?))",
             replaced,
         )
-        self._db.execute(
-            "INSERT INTO sapwood_model_messages (message, kind, place, replaces, body) VALUES (?, ?, ?, ?, ?)",
-            self._owner(rows[places[-1]][2], writes, since),
-            new.kind,
-            rows[places[0]][0],
-            replaced,
-            body[1:-1].decode(),
-        )
+        owner = self._owner(rows[places[-1]][2], writes, since)
+        self._insert(owner, new, place=rows[places[0]][0], replaces=replaced)
         self._forget_history()
 
     def _owner(self, last: str, writes: str, since: int | None) -> str:

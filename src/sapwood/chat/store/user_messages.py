@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sapwood.chat.store.file_references import digest_in, reference
-from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.transcript import Transcript, UIMessage
 from sapwood.client.public_hosts import is_public_host
 from sapwood.errors import InvalidArguments
 from sapwood.wire.inline_files import ATTACHED
@@ -181,6 +181,12 @@ def _prompt(part: dict[str, Any]) -> Any:
         return _content(url, media_type)
     kinds: dict[str, Any] = {"image": ImageUrl, "video": VideoUrl, "audio": AudioUrl}
     return kinds.get(media_type.partition("/")[0], DocumentUrl)(url=url, media_type=media_type)
+
+
+def add_request(transcript: Transcript, said: Sequence[UIMessage], *, joined: bool = False) -> None:
+    """Store the model's form of messages of the user's, as one request of the last of them."""
+    parts = {message["id"]: request_of([message]) for message in said} if len(said) > 1 else {}
+    transcript.add(said[-1]["id"], request_of(said, joined=joined), parts)
 
 
 def _quoted(value: Any) -> str:

@@ -17,7 +17,7 @@ from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
-from sapwood.chat.store.user_messages import check, has_files, ids_of, received, request_of, trailing
+from sapwood.chat.store.user_messages import add_request, check, has_files, ids_of, received, trailing
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.errors import InvalidArguments, Refused
@@ -277,7 +277,7 @@ class Intake:
         for message in said:
             self._transcript.put(message)
         if said:
-            self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
+            add_request(self._transcript, said, joined=self._agent.concurrency == "merge")
         self._turns.set(row.number, status="running", new_messages=JOINED)
         self._record.tell_all(sender=sender)
         self._record.launch(row.number)
