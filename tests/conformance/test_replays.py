@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from pydantic_ai import Agent as Loop
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.native_tools import MCPServerTool
 from tests.conformance.runtimes import operator, running
 from tests.unit.admin_requests import LOOK, ask
 
@@ -286,6 +289,25 @@ async def test_headers_of_settings_are_not_recorded() -> None:
         turn = await (await world.get_agent(cls, "main")).send("Hello!")
         assert "a secret" not in str(await dump(world))
         assert (await replayed(world, turn.id))["replay"]["ended"] == "completed"
+
+
+async def test_keys_of_tools_that_the_provider_runs_are_not_recorded_and_such_a_request_is_refused() -> None:
+    async def answers(messages: list[ModelMessage], info: Any) -> AsyncIterator[str]:
+        yield "Hello."
+
+    profile: Any = {"supported_native_tools": frozenset({MCPServerTool})}
+    model = FunctionModel(stream_function=answers, model_name="x", profile=profile)
+    server = MCPServerTool(
+        id="maps", url="https://example.com/mcp", authorization_token="secret one", headers={"x-key": "secret two"}
+    )
+    cls = desk(model=model, loop=Loop(model, capabilities=[NativeTool(server)]))
+    async with running(App(agents=[cls])) as world:
+        turn = await (await world.get_agent(cls, "main")).send("Hello!")
+        stored = str(await dump(world))
+        assert "https://example.com/mcp" in stored
+        assert "secret" not in stored
+        with pytest.raises(InvalidArguments, match="because their keys are not recorded: maps"):
+            await replayed(world, turn.id)
 
 
 async def test_a_sub_agent_s_turn_is_replayed() -> None:

@@ -18,6 +18,7 @@ from sapwood.chat.models.providers import Providers
 from sapwood.chat.models.stored_request import StoredRequest, has_files
 from sapwood.chat.models.turn_replay import AskedCall, ReplayedStep, Replayer, TurnReplay
 from sapwood.chat.store.request_reads import stored_form
+from sapwood.chat.store.tool_keys import tools_without_keys
 from sapwood.chat.store.turn_copies import turn_copy
 from sapwood.errors import InvalidArguments, NotFound, StoredDataError, UnknownAgent
 from sapwood.kernel.ports.work_id import WorkId
@@ -140,7 +141,13 @@ class _Stored(NamedTuple):
                 f"The request of {where} has files, and a record names files without their bytes. It cannot be made "
                 "again as it was."
             )
-        return StoredRequest.read(form.body)
+        request = StoredRequest.read(form.body)
+        if keyless := tools_without_keys(request.parameters):
+            raise InvalidArguments(
+                f"The request of {where} has tools of the provider that could not authenticate, because their keys are "
+                f"not recorded: {', '.join(keyless)}. It cannot be made again as it was."
+            )
+        return request
 
     def original(self) -> list[ReplayedStep]:
         """Return what the model answered then."""
