@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.native_tools import MCPServerTool
 from tests.conformance.runtimes import operator, running
+from tests.conformance.worlds import until
 from tests.unit.admin_requests import LOOK, ask
 
 from sapwood import Agent, App, ChatAgent, Limits, tool
@@ -138,6 +140,34 @@ async def test_a_replay_answers_tools_from_its_own_turn(id: str) -> None:
     assert (returned.content, found["replay"]["ended"]) == ("99 EUR", "completed")
     assert guessed["replay"]["ended"] == "unknown_call"
     assert "called a tool that the original did not" in guessed["replay"]["problem"]
+
+
+async def test_a_replay_that_takes_too_long_returns_the_steps_that_were_paid_for() -> None:
+    cls = desk()
+    slow = other(LOOKING, text("", stalls=True))
+    async with running(App(agents=[cls], models={"slow": slow})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("How long is the Nile?")
+        found = await replayed(world, turn.id, model="slow")
+
+    assert (found["replay"]["ended"], found["replay"]["problem"]) == ("failed", "took longer than 540 seconds")
+    assert [same for _, _, same in steps(found)] == [True]
+
+
+async def test_a_replay_that_is_interrupted_says_what_it_has_used(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sapwood.admin.replays")
+    cls = desk()
+    slow = other(LOOKING, text("", stalls=True))
+    async with running(App(agents=[cls], models={"slow": slow})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("How long is the Nile?")
+        asking = asyncio.ensure_future(replayed(world, turn.id, model="slow"))
+        await until(lambda: slow.is_stalled)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    (line,) = [one for one in caplog.messages if "turn replayed" in one]
+    assert "model=slow" in line
+    assert "requests=1 input_tokens=50" in line
 
 
 async def test_one_step_is_asked_exactly() -> None:

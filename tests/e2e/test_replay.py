@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.e2e.command import PATIENCE, said_by, sapwood, serving
+from tests.e2e.command import PATIENCE, Process, said_by, sapwood, serving
 from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
 from tests.unit.admin_requests import ask
 
@@ -81,6 +82,48 @@ def test_a_conversation_of_a_server_is_replayed_by_two_models(tmp_path: Path) ->
     assert len(runs) == 1  # the scout was asked once: when it happened
     offline = sapwood(tmp_path, "replay", "Desk:main", turn, "--model", "test", "--step", "2")
     assert offline.returncode == 0, offline.stderr
+
+
+ENDLESS = """
+import asyncio
+import sys
+
+from pydantic_ai.models.function import FunctionModel
+
+from sapwood import App, ChatAgent
+
+
+async def short(messages, info):
+    yield "short"
+
+
+async def endless(messages, info):
+    print("asked", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+    yield ""
+
+
+class ReplayedEndlessly(ChatAgent):
+    model = FunctionModel(stream_function=short)
+
+
+app = App(agents=[ReplayedEndlessly], models={"endless": FunctionModel(stream_function=endless)})
+"""
+
+
+@pytest.mark.slow
+def test_a_replay_that_is_interrupted_ends_at_the_server(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(ENDLESS)
+    with serving(tmp_path, "serve", "app:app") as server:
+        turn = json.loads(said_by(tmp_path, "call", "ReplayedEndlessly:main", "send", '"Hello!"'))["id"]
+        replay = Process(tmp_path, "replay", "ReplayedEndlessly:main", turn, "--model", "endless")
+        server.wait_for(re.compile("asked"))
+
+        replay.process.send_signal(signal.SIGINT)
+
+        server.wait_for(re.compile("turn replayed .* model=endless .* requests=0"))
+        assert replay.process.wait(PATIENCE) != 0
+        server.stop()
 
 
 @pytest.mark.slow

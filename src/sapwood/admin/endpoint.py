@@ -110,6 +110,9 @@ class Endpoint(Generic[P]):
     is_of_any_node: bool = False
     """Whether any node answers, whichever has the agent."""
 
+    needs_client: bool = False
+    """Whether to cancel it when its client leaves."""
+
     def read(self, body: dict[str, Any], access: Access) -> P:
         """Return the parameters of a request that this access allows."""
         params = self.converted(body)

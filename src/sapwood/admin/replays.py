@@ -52,27 +52,29 @@ async def _replay(call: AdminCall, params: Replay) -> Answer:
         cls: Any = call.admin.lookup.kind(tree, address).cls
     except UnknownAgent:
         cls = None
+    replay = TurnReplay()
     async with AsyncExitStack() as stack:
         model, name = await _model(call, stack, params.model, requests[0].model, cls)
         replayer = Replayer(model, call.node.settings.prices, lambda: _turn_of(call, model), params.instructions)
         try:
             async with asyncio.timeout(LONGEST):
                 if params.step is None:
-                    replay = await replayer.turn(requests)
+                    await replayer.turn(requests, replay)
                 else:
-                    replay = await replayer.step(params.step, requests[0])
+                    await replayer.step(params.step, requests[0], replay)
         except TimeoutError:
-            replay = TurnReplay(ended="failed", problem=f"took longer than {LONGEST:.0f} seconds")
-    log.info(
-        "turn replayed address=%s turn=%s model=%s token=%s requests=%d input_tokens=%d output_tokens=%d",
-        address,
-        turn,
-        name,
-        call.access.name,
-        len(replay.steps),
-        sum(step.input_tokens or 0 for step in replay.steps),
-        sum(step.output_tokens or 0 for step in replay.steps),
-    )
+            replay.ended, replay.problem = "failed", f"took longer than {LONGEST:.0f} seconds"
+        finally:  # also if the client has left
+            log.info(
+                "turn replayed address=%s turn=%s model=%s token=%s requests=%d input_tokens=%d output_tokens=%d",
+                address,
+                turn,
+                name,
+                call.access.name,
+                len(replay.steps),
+                sum(step.input_tokens or 0 for step in replay.steps),
+                sum(step.output_tokens or 0 for step in replay.steps),
+            )
     shown = original if params.step is None else [one for one in original if one.step == params.step]
     return {
         "address": str(address),
@@ -232,4 +234,4 @@ def _shown(call: AdminCall, step: ReplayedStep) -> dict[str, Any]:
     }
 
 
-REPLAY = Endpoint("replay", "replay", Replay, _replay, more=lambda _: "content")
+REPLAY = Endpoint("replay", "replay", Replay, _replay, more=lambda _: "content", needs_client=True)

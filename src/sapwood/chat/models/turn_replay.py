@@ -89,16 +89,16 @@ class Replayer:
         self._gate = gate
         self._instructions = instructions
 
-    async def step(self, number: int, request: StoredRequest) -> TurnReplay:
-        """Ask one request again."""
-        replay = TurnReplay()
+    async def step(self, number: int, request: StoredRequest, replay: TurnReplay) -> None:
+        """Ask one request again, and note in `replay` what became of it."""
         await self._ask(replay, number, request)
-        return replay
 
-    async def turn(self, requests: Sequence[StoredRequest]) -> TurnReplay:
-        """Ask the first request of a turn again, and continue with the results that its tools returned then."""
-        replay, request = TurnReplay(), requests[0]
-        results = ToolResults(requests)
+    async def turn(self, requests: Sequence[StoredRequest], replay: TurnReplay) -> None:
+        """Ask the first request of a turn again, and continue with the results that its tools returned then.
+
+        What the model answers is noted in `replay` as it comes: it costs money also if the replay is interrupted.
+        """
+        request, results = requests[0], ToolResults(requests)
         while (response := await self._ask(replay, len(replay.steps) + 1, request)) is not None:
             made = [part for part in response.parts if part.part_kind == "tool-call"]
             if not made or request.output_tools & {part.tool_name for part in made}:
@@ -113,7 +113,6 @@ class Replayer:
                 break
             following = requests[len(replay.steps)] if len(replay.steps) < len(requests) else None
             request = request.continued([response, results.answer(made, following)])
-        return replay
 
     async def _ask(self, replay: TurnReplay, number: int, request: StoredRequest) -> Any:
         """Add what the model answers; return it, or `None` if it failed."""
