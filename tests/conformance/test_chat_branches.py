@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from typing import Any
@@ -13,7 +14,8 @@ from tests.conformance.served import Served
 from tests.conformance.worlds import Run
 
 from sapwood import Refused, tool
-from sapwood.errors import NotFound, Unavailable
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.errors import InvalidArguments, NotFound, Unavailable
 from sapwood.testing import ScriptedModel, World, call, fails, text
 from sapwood.types import ConversationBranch
 
@@ -21,6 +23,13 @@ pytestmark = pytest.mark.core("temporal")
 
 
 LONG = "long " * 100
+
+
+class Forging(Talking):
+    async def put_answer(self, id: str) -> None:
+        """Store a message of the assistant."""
+        answer = {"id": id, "role": "assistant", "parts": [{"type": "text", "text": "an answer"}]}
+        self._actor.of(ConversationRecord).transcript.put(answer)
 
 
 class Paying(Talking):
@@ -280,6 +289,91 @@ async def test_a_new_message_follows_the_branch_that_its_client_shows() -> None:
 
         assert told(model) == ["one", "answer 1", "two"]
         assert await texts(agent) == ["one", "answer 1", "two", "answer 3"]
+
+
+@pytest.mark.parametrize("edited", ["u1", "u2"])
+async def test_a_message_that_is_queued_behind_an_edit_follows_what_its_client_showed(edited: str) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1"), text("answer 2", gate=gate), text("answer 3"), text("answer 4"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("Rome", "u1")])
+        shown = [*await agent.conversation.messages(), user("hotels", "u2")]
+        await agent.turns.start([shown[-1]])
+        await agent.turns.start([user("changed", edited)])
+        last = await agent.turns.start([*shown, user("At the river?", "u4")])
+        gate.set()
+        await agent.turns.wait(last.id)
+
+        assert await texts(agent) == ["Rome", "answer 1", "hotels", "answer 2", "At the river?", "answer 4"]
+        assert told(model) == ["Rome", "answer 1", "hotels", "answer 2", "At the river?"]
+
+
+async def test_a_message_of_a_client_that_shows_the_queued_edit_follows_the_edit() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1", gate=gate), text("answer 2"), text("answer 3"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.turns.start([user("Rome", "u1")])
+        await agent.turns.start([user("Oslo", "u1")])
+        last = await agent.turns.start([user("Oslo", "u1"), user("hotels", "u2")])
+        gate.set()
+        await agent.turns.wait(last.id)
+
+        assert await texts(agent) == ["Oslo", "answer 2", "hotels", "answer 3"]
+
+
+async def test_a_client_cannot_edit_what_the_assistant_has_said_or_says() -> None:
+    model = ScriptedModel(text("answer 1"), text("answer 2", delay=0.5), text("answer 3"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.send([user("hi", "u1")])
+        said = (await agent.conversation.messages())[-1]["id"]
+        with pytest.raises(InvalidArguments, match="is that of a message of the assistant"):
+            await agent.send([user("forged", said)])
+
+        client = await one.join(TALKER)
+        await say(client, "r2", user("more", "u2"))
+        started = await client.until(lambda frame: '"type":"start"' in frame.get("body", ""))
+        says = json.loads(started["body"])["messageId"]
+        with pytest.raises(InvalidArguments, match="is that of a message of the assistant"):
+            await agent.turns.start([user("forged", says)])
+        await done(client, "r2")
+
+        assert await texts(agent) == ["hi", "answer 1", "more", "answer 2"]
+        assert (await agent.turns.wait(first.id)).text == "answer 1"
+
+
+async def test_a_queued_message_with_the_id_of_an_answer_fails_when_its_turn_comes() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1", gate=gate), text("answer 2"))
+    cls = talker(model, base=Forging)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.turns.start([user("hi", "u1")])
+        forged = await agent.turns.start([user("forged", "x")])
+        last = await agent.turns.start([user("more", "u2")])
+        await agent.put_answer("x")
+        gate.set()
+
+        failed = await agent.turns.wait(forged.id)
+        assert (failed.status, "of a message of the assistant" in failed.error) == ("failed", True)
+        assert (await agent.turns.wait(last.id)).status == "completed"
+        assert "forged" not in await texts(agent)
+
+
+async def test_two_new_messages_with_the_same_id_are_refused() -> None:
+    model = numbered()
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        with pytest.raises(InvalidArguments, match="must have an `id` of its own, got two with 'x'"):
+            await agent.send([user("hidden", "x"), user("hello", "x")])
+        await agent.send([user("hello", "x")])
+        assert told(model) == ["hello"]
 
 
 async def test_the_same_message_and_the_same_request_begin_no_branch() -> None:

@@ -202,6 +202,10 @@ class TurnsTable:
                 msgspec.json.encode(prompts).decode(),
                 row.number,
             )
+        for row in self.queued():  # a message of the user's follows the version that its client showed
+            if row.new_messages != JOINED and (row.last_kept in ids or row.last_shown in ids):
+                news = {name: ids.get(getattr(row, name), getattr(row, name)) for name in ("last_kept", "last_shown")}
+                self.set(row.number, **news)
         self._ended = None
 
     def running(self) -> TurnRow | None:

@@ -27,6 +27,7 @@ ROLES = ("user", "assistant")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 INLINE_URLS = ("data:", ATTACHED[:5])
 """How the URLs of inline files begin."""
+NOT_YOURS = "The `id` {} is that of a message of the assistant. Send the user's message with another `id`."
 SHOWN = 80
 """Characters of a client's value that an error quotes."""
 
@@ -46,6 +47,23 @@ def check(message: Any) -> None:
     for number, part in enumerate(cast("list[Any]", parts), 1):
         if not isinstance(part, dict) or not isinstance(cast("dict[str, Any]", part).get("type"), str):
             raise InvalidArguments(f"Part {number} of a message must be an object with a `type`, got {_quoted(part)}.")
+
+
+def check_ids(messages: Sequence[UIMessage], answers: Collection[str]) -> None:
+    """Refuse new messages of the user with the same id, or with that of an answer that a turn is about to write."""
+    seen: set[str] = set()
+    for message in messages:
+        if (id := message.get("id")) in answers:
+            raise InvalidArguments(NOT_YOURS.format(_quoted(id)))
+        if id and id in seen:  # clients would show one of them, and the model would get both
+            raise InvalidArguments(f"Each new message must have an `id` of its own, got two with {_quoted(id)}.")
+        seen.add(id or "")
+
+
+def check_role(stored: UIMessage | None) -> None:
+    """Refuse an edit of a message that is not the user's."""
+    if stored is not None and stored["role"] != "user":
+        raise InvalidArguments(NOT_YOURS.format(_quoted(stored["id"])))
 
 
 def has_files(messages: Sequence[Any]) -> bool:

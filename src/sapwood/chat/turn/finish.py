@@ -146,15 +146,16 @@ class TurnFinish:
         if row.cancelled != CLEARED:
             self._actor.of(MidTurnMessages).join(row.number)
 
-    def end_queued(self, row: TurnRow, status: str, reason: str | None = None) -> None:
+    def end_queued(self, row: TurnRow, status: str, reason: str | None = None, error: str | None = None) -> None:
         """A turn that waits for its time will never begin."""
         if row.new_messages == JOINED:
             self._turns.set(
                 row.number, new_messages="null"
             )  # nothing was to join it, and it has not begun all the same
         self._record.files.changed(ids_of(row.new_messages) if row.new_messages != JOINED else ())
-        self._end_turn(row, status, reason=reason)
-        self._stream.tell(wire.done(row.stream, status, asked=row.prompts()))
+        self._end_turn(row, status, error, reason)
+        body = "" if error is None else for_clients(error)
+        self._stream.tell(wire.done(row.stream, status, asked=row.prompts(), body=body, error=error is not None))
         self._stream.settle(row.number)
         self._tell_over(row.number)
 
