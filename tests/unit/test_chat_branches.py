@@ -52,6 +52,18 @@ class Talk:
         self._put(f"u{self._number}", "user")
         self.answer()
 
+    def say_two(self) -> None:
+        """Let the user say two things that one turn answers, and the model answer."""
+        self._number += 1
+        both: dict[str, str] = {}
+        for id in (f"u{self._number}", f"v{self._number}"):
+            self._number += 1
+            both[id] = f"user {self._number}"
+            self.transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": both[id]}]})
+        whole = ModelRequest([UserPromptPart(" and ".join(both.values()))])
+        self.transcript.add([*both][-1], whole, {id: ModelRequest([UserPromptPart(one)]) for id, one in both.items()})
+        self.answer()
+
     def answer(self) -> None:
         self._number += 1
         self._put(f"a{self._number}", "assistant")
@@ -92,6 +104,18 @@ class Talk:
         else:
             self.transcript.clear_results({self._random.randrange(len(history)): new}, writes)
 
+    def fail(self) -> None:
+        """Answer a message again, compact what the model sees, and fail before anything was said."""
+        users = [id for id, role in self.transcript.ids() if role == "user"]
+        end, before = self.transcript.ids()[-1][0], self.seen()
+        self.transcript.go_back(self._random.choice(users))
+        self._number += 1
+        new = ModelRequest([UserPromptPart(f"summary {self._number}")])
+        count = len(self.transcript.history())
+        self.transcript.shorten(range(self._random.randrange(count) + 1), new, f"never stored {self._number}")
+        self.transcript.go_back(end)
+        assert self.seen() == before
+
     def switch(self) -> None:
         found = self.transcript.tree.branches()
         if not found:
@@ -111,9 +135,23 @@ def test_a_branch_that_is_made_active_again_is_as_it_was_left(database: Database
     talk = Talk(database, random)
     talk.say()
     for _ in range(ACTS):
-        random.choice([talk.say, talk.say, talk.regenerate, talk.edit, talk.compact, talk.switch, talk.switch])()
+        random.choice(
+            [talk.say, talk.say_two, talk.regenerate, talk.edit, talk.compact, talk.fail, talk.switch, talk.switch]
+        )()
         ids, texts = talk.seen()
         assert len(set(ids)) == len(ids)
         assert len(set(texts)) == len(texts)
         again = Transcript(database, FakeClock())
         assert (again.history(), again.ids()) == (talk.transcript.history(), talk.transcript.ids())
+
+
+def test_the_only_way_to_continue_is_listed_if_the_active_path_ends_before_it(database: Database) -> None:
+    talk = Talk(database, Random(0))
+    talk.say()
+    talk.say()
+    (first, _), (answer, _), *_ = talk.transcript.ids()
+
+    talk.transcript.go_back(first)
+
+    (found,) = talk.transcript.tree.branches()
+    assert (found.message_id, found.after, found.messages, found.is_active) == (answer, first, 3, False)

@@ -112,6 +112,9 @@ class Endpoint(Generic[P]):
     is_audited: bool = True
     """Whether a request that changes something is for the audit log."""
 
+    needs_client: bool = False
+    """Whether to cancel it when its client leaves."""
+
     def read(self, body: dict[str, Any], access: Access) -> P:
         """Return the parameters of a request that this access allows."""
         params = self.converted(body)

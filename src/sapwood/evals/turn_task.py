@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from sapwood.chat.store.turns import Turn
 from sapwood.errors import UsageError
 from sapwood.kernel.history.moments import At
 from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.node.data_folder import roots_in
 from sapwood.randomness import new_id
 from sapwood.runs.dispatch.lifecycle import Runs
 
@@ -48,7 +50,7 @@ class TurnTask:
         messages = [inputs] if isinstance(inputs, str) else list(inputs)
         if not messages:
             raise UsageError("The inputs of a case must be a message, or several.")
-        name = f"{'' if self.name is None else f'{self.name}~'}{NEW}-{new_id(self.app.node.random)}"
+        name = f"{self._prefix}{new_id(self.app.node.random)}"
         agent = await self._tree(name)
         try:
             before = await _used(agent)
@@ -59,9 +61,24 @@ class TurnTask:
             await self._tell(agent, turns[-1], before)
             return turns[-1].output
         finally:
-            kind = known(self.cls)
-            actor = await self.app.node.reach(Address.root_of(kind.type, name), kind, None)
-            await actor.of(Runs).destroy()
+            await self._destroy(name)
+
+    async def destroy_leftovers(self) -> None:
+        """Destroy the forks of cases that were interrupted. No case may run."""
+        kind, made = known(self.cls), re.compile(rf"{re.escape(self._prefix)}[0-9a-f]{{32}}")
+        for root in list(roots_in(self.app.node.folder)):
+            if root.type == kind.type and made.fullmatch(root.name):
+                await self._destroy(root.name)
+
+    async def _destroy(self, name: str) -> None:
+        kind = known(self.cls)
+        actor = await self.app.node.reach(Address.root_of(kind.type, name), kind, None)
+        await actor.of(Runs).destroy()
+
+    @property
+    def _prefix(self) -> str:
+        """How the names of its trees begin."""
+        return f"{'' if self.name is None else f'{self.name}~'}{NEW}-"
 
     async def _tree(self, name: str) -> Any:
         """Return the agent that answers one case."""
