@@ -11,7 +11,7 @@ import pytest
 from tests.unit.histories import Node
 from tests.unit.test_history import DAY, ROOT, Desk
 
-from sapwood import After, App
+from sapwood import After, App, agent
 from sapwood.admin.door import AdminDoor
 from sapwood.errors import NotFound, UsageError
 from sapwood.kernel.history.recorder import HistoryRecorder
@@ -123,6 +123,60 @@ async def test_an_export_has_the_past(tmp_path: Path) -> None:
         assert await world.app.export(Node, "a", tmp_path / "a.sapwood", at="first") == 1
         await world.app.import_(tmp_path / "a.sapwood", as_name="b")
         assert await (await world.get_agent(Node, "b")).values() == ["v1"]
+
+
+@agent(type="traveller-once")
+class Once(Node):
+    pass
+
+
+@agent(type="traveller-today", aliases=("traveller-once",))
+class Today(Node):
+    pass
+
+
+@pytest.mark.parametrize("how", ["fork", "import", "move", "read"])
+async def test_an_agent_that_is_stored_under_a_former_type_exists(how: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Once]), history=DAY) as world:
+        await (await world.get_agent(Once, "a")).add("v1", "first")
+        for types in (Once, Today):  # the first start writes down which trees it knows, so the second opens none
+            await world.app.__aexit__()
+            world._given = App(agents=[types])  # pyright: ignore[reportPrivateUsage]
+            await world.start()
+            await world.clock.advance(60)
+        if how == "read":
+            assert [one.label for one in await world.app.moments(Today, "a")] == ["first"]
+            await world.app.rewind(Today, "a", at="first")
+            await world.app.fork(Today, "a", to="b")
+            assert await (await world.get_agent(Today, "b")).values() == ["v1"]
+        else:
+            await (await world.get_agent(Today, "other")).add("v2")
+            await world.app.export(Today, "other", tmp_path / "other")
+            ways = {
+                "fork": lambda: world.app.fork(Today, "other", to="a"),
+                "import": lambda: world.app.import_(tmp_path / "other", as_name="a"),
+                "move": lambda: world.app.move(Today, "other", to="a"),
+            }
+            with pytest.raises(UsageError, match="traveller-today:a exists already"):
+                await ways[how]()
+        assert await (await world.get_agent(Today, "a")).values() == ["v1"]
+
+
+@pytest.mark.parametrize("how", ["fork", "export"])
+async def test_an_agent_that_is_stored_under_a_former_type_is_copied(how: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Once])) as world:
+        await (await world.get_agent(Once, "a")).add("v1")
+        for types in (Once, Today):
+            await world.app.__aexit__()
+            world._given = App(agents=[types])  # pyright: ignore[reportPrivateUsage]
+            await world.start()
+            await world.clock.advance(60)
+        if how == "fork":
+            await world.app.fork(Today, "a", to="b")
+        else:
+            await world.app.export(Today, "a", tmp_path / "a")
+            await world.app.import_(tmp_path / "a", as_name="b")
+        assert await (await world.get_agent(Today, "b")).values() == ["v1"]
 
 
 async def test_a_forgotten_past_is_gone_and_a_new_one_begins() -> None:

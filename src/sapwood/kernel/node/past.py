@@ -163,8 +163,11 @@ async def _settled(node: Node, root: Address) -> TreePast:
     past, tree = history_folder(node.folder, root), tree_folder(node.folder, root)
     if isinstance(node.history, HistoryRecorder):
         await settle(node, root)
-    elif not await asyncio.to_thread(is_complete, past, tree):
-        raise UsageError(OFF.format(root=root))
+    else:
+        if await node.loader.exists(root):
+            await node.loader.load_files(root)  # tree and past may be stored under a former type id
+        if not await asyncio.to_thread(is_complete, past, tree):
+            raise UsageError(OFF.format(root=root))
     if not past.exists():
         raise NotFound(f"{root} has no history: it does not exist, or nothing was written since.", path=root.segments)
     return TreePast(past, root)
