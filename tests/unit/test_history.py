@@ -22,7 +22,7 @@ from sapwood.kernel.history import sweep as history_sweep
 from sapwood.kernel.history.chain import Chain
 from sapwood.kernel.history.moments import TreePast
 from sapwood.kernel.history.recorder import HistoryRecorder
-from sapwood.kernel.history.segments import MAGIC, history_folder, segments_in
+from sapwood.kernel.history.segments import HEADER, MAGIC, PAGES, SegmentReader, history_folder, segments_in
 from sapwood.kernel.node.past import write_tree_at
 from sapwood.kernel.ports.durability import Commit
 from sapwood.runtimes.local import LocalRuntime
@@ -451,6 +451,42 @@ async def test_a_log_that_begins_again_with_a_new_base_is_read(
         await node.add("v4", "m4")
         assert len(await values(world, "m4", tmp_path / "then")) == 4
         assert not caplog.records
+
+
+@pytest.mark.parametrize("byte", [0, 1, 4, 12, 20, 24])
+async def test_damage_in_the_middle_is_told_from_the_end_of_a_segment(byte: int, tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        for number in range(4):
+            await node.add(f"v{number}", f"m{number}")
+        await world.restart()
+        (segment,) = segments_in(history_folder(world.data, ROOT))
+        content = bytearray(segment.read_bytes())
+        line = [line for line in SegmentReader(segment).lines() if line.kind == PAGES][2]
+        content[line.body - HEADER + byte] ^= 0x40
+        segment.write_bytes(content)
+        now = datetime.fromtimestamp(world.clock.now(), UTC)
+        for at in (now, "m3"):
+            with pytest.raises(StoredDataError, match="is damaged at byte"):
+                await then(world, at, tmp_path / "then")
+
+
+@pytest.mark.parametrize("end", ["cut", "zeros"])
+async def test_a_segment_that_a_crash_cut_short_is_read_up_to_there(end: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "m1")
+        await node.add("v2", "m2")
+        await world.app.moments(Node, "a")
+        await world.crash()
+        (segment,) = segments_in(history_folder(world.data, ROOT))
+        *_, last, _ = SegmentReader(segment).lines()
+        content = segment.read_bytes()[: last.body - 3]
+        segment.write_bytes(content if end == "cut" else content[: last.body - HEADER] + bytes(2 * HEADER))
+        node = await world.get_agent(Node, "a")
+        await node.add("v3", "m3")
+        assert [one.label for one in await world.app.moments(Node, "a")] == ["m1", "m3"]
+        assert len(await values(world, "m1", tmp_path / "then")) == 1
 
 
 async def test_the_past_of_a_tree_that_wakes_during_a_sweep_stays(
