@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.worlds import Run, until
 
 from sapwood import Agent, ChatAgent, agent_tool, tool
-from sapwood.testing import ScriptedModel, call, text
+from sapwood.testing import ScriptedModel, call, calls, text
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +55,7 @@ class Boss(Payer):
 
 class Asker(Agent):
     asked: ClassVar[list[str]] = []
+    gates: ClassVar[dict[str, asyncio.Event]] = {}
 
     async def begin(self) -> None:
         self.start_fiber("ask", self.ask)
@@ -65,8 +66,23 @@ class Asker(Agent):
         Asker.asked.append(f"{answer} {self.name}")
         return answer
 
+    async def begin_both(self, order: str) -> None:
+        self.start_fiber("ask", self.do_both, order)
+
+    async def do_both(self, order: str) -> str:
+        async def pay() -> None:
+            Asker.asked.append(f"begins {self.name}")
+            await Asker.gates[self.name].wait()
+
+        both = [self.step("pay", pay), self.questions.ask("Which?", options=["a", "b"])]
+        answers = await asyncio.gather(*(both if order == "step first" else reversed(both)))
+        return next(answer for answer in answers if answer is not None)
+
     async def result(self) -> str:
         return await self.fibers.result("ask")
+
+    async def resume(self) -> bool:
+        return self.fibers.resume("ask")
 
     async def fiber_status(self) -> str:
         fiber = self.fibers.get("ask")
@@ -203,8 +219,75 @@ async def test_a_question_of_code_is_answered_in_the_fork_and_the_fiber_continue
         assert Asker.asked == ["before a", "b b", "a a"]
 
 
+@pytest.mark.core("workers", "cluster")
+@pytest.mark.parametrize("kind", [Payer, Clerk], ids=["root", "below"])
+async def test_an_approval_that_waits_for_another_one_is_asked_again_in_the_fork(
+    kind: type[Payer], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = calls(call("pay", amount=1), call("pay", amount=2))
+    monkeypatch.setattr(Payer, "model", ScriptedModel(two, text("done"), each=True))
+    async with run(kind) as world:
+        payer: Any = await world.get_agent(kind, "a")
+        await payer.turns.start("pay", id="t")
+        await until_async(lambda: has_questions(payer, 2))
+        first, _ = await payer.questions.list()
+        assert await payer.questions.approve(first)
+
+        fork = await world.app.fork(kind, "a", to="b")
+
+        assert (fork.held.questions, fork.held.turns) == (2, 0)
+        copy: Any = await world.get_agent(kind, "b")
+        one, other = await copy.questions.list()
+        assert {one.arguments["amount"], other.arguments["amount"]} == {1, 2}
+        if kind is Payer:
+            parts = (await copy.conversation.messages())[-1]["parts"]
+            assert [part["state"] for part in parts if "toolCallId" in part] == ["approval-requested"] * 2
+        assert await copy.questions.deny(one)
+        assert await copy.questions.deny(other)
+        assert (await copy.turns.wait("t")).status == "completed"
+        assert [line for line in Payer.paid if line[0].isdigit()] == []
+        (question,) = await payer.questions.list()
+        assert await payer.questions.deny(question)
+        assert (await payer.turns.wait("t")).status == "completed"
+        (paid,) = [line for line in Payer.paid if line[0].isdigit()]
+        assert paid.startswith(f"{first.arguments['amount']} {kind.__name__}:a")
+
+
+@pytest.mark.parametrize("order", ["step first", "question first"])
+async def test_a_fiber_that_does_a_step_beside_its_question_is_held(order: str, run: Run) -> None:
+    async with run(Asker) as world:
+        Asker.gates = {"a": asyncio.Event(), "b": asyncio.Event(), "c": asyncio.Event()}
+        asker: Any = await world.get_agent(Asker, "a")
+        await asker.begin_both(order)
+        await until_async(lambda: has_question(asker))
+        await until(lambda: Asker.asked == ["begins a"])
+
+        fork = await world.app.fork(Asker, "a", to="b")
+
+        assert (fork.held.questions, fork.held.fibers) == (0, 1)
+        copy: Any = await world.get_agent(Asker, "b")
+        assert await copy.fiber_status() == "interrupted"
+        Asker.gates["a"].set()
+        await world.clock.advance(1)
+        fork = await world.app.fork(Asker, "a", to="c")  # the step is stored, so now the fiber only waits
+        assert (fork.held.questions, fork.held.fibers) == (1, 0)
+        for name in ("a", "c"):
+            agent: Any = await world.get_agent(Asker, name)
+            (question,) = await agent.questions.list()
+            assert await agent.questions.answer(question, "b")
+            assert await agent.result() == "b"
+        assert Asker.asked == ["begins a"]
+        assert await copy.resume()
+        await until_async(lambda: has_question(copy))
+        assert Asker.asked == ["begins a", "begins b"]
+
+
 async def has_question(agent: Any) -> bool:
-    return len(await agent.questions.list()) == 1
+    return await has_questions(agent, 1)
+
+
+async def has_questions(agent: Any, count: int) -> bool:
+    return len(await agent.questions.list()) == count
 
 
 async def until_async(is_so: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,11 +18,13 @@ from tests.unit.histories import Gardener, Node, Rows, rows_in, rows_now, rows_o
 
 from sapwood import After, Agent, App, ChatAgent, agent
 from sapwood.errors import NotFound, StoredDataError, UsageError
+from sapwood.kernel.history import sweep as history_sweep
 from sapwood.kernel.history.chain import Chain
 from sapwood.kernel.history.moments import TreePast
 from sapwood.kernel.history.recorder import HistoryRecorder
-from sapwood.kernel.history.segments import MAGIC, history_folder, segments_in
+from sapwood.kernel.history.segments import HEADER, MAGIC, PAGES, SegmentReader, history_folder, segments_in
 from sapwood.kernel.node.past import write_tree_at
+from sapwood.kernel.ports.durability import Commit
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Limits
 from sapwood.storage.files import Files
@@ -416,6 +419,101 @@ async def test_a_deleted_file_is_part_of_the_past(tmp_path: Path) -> None:
         assert (folder / "root.files" / digest).read_bytes() == large
         await write_tree_at(world.node, root, "without", tmp_path / "later")
         assert not (tmp_path / "later" / "root.files").exists()
+
+
+async def test_a_commit_that_writes_nothing_does_not_stop_the_history(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "m1")
+        root = world.node.trees[ROOT].root
+        # As the index of alarms tells it, if an agent has to be entered again.
+        world.node.gate.committed(Commit(ROOT, root, root.frames + 1, root.frames))
+        await node.add("v2", "m2")
+        assert len(await values(world, "m2", tmp_path / "then")) == 2
+        assert not caplog.records
+
+
+async def test_a_log_that_begins_again_with_a_new_base_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        root = world.node.trees[ROOT].root
+        await node.add("v1", "m1")
+        with monkeypatch.context() as changed:
+            changed.setattr(root, "_checkpoint_frames", 1)
+            await node.add("v2", "m2")
+            await node.flush_now()
+        world.node.history.replaced(ROOT)
+        await node.add("v3", "m3")
+        await node.add("v4", "m4")
+        assert len(await values(world, "m4", tmp_path / "then")) == 4
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("byte", [0, 1, 4, 12, 20, 24])
+async def test_damage_in_the_middle_is_told_from_the_end_of_a_segment(byte: int, tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        for number in range(4):
+            await node.add(f"v{number}", f"m{number}")
+        await world.restart()
+        (segment,) = segments_in(history_folder(world.data, ROOT))
+        content = bytearray(segment.read_bytes())
+        line = [line for line in SegmentReader(segment).lines() if line.kind == PAGES][2]
+        content[line.body - HEADER + byte] ^= 0x40
+        segment.write_bytes(content)
+        now = datetime.fromtimestamp(world.clock.now(), UTC)
+        for at in (now, "m3"):
+            with pytest.raises(StoredDataError, match="is damaged at byte"):
+                await then(world, at, tmp_path / "then")
+
+
+@pytest.mark.parametrize("end", ["cut", "zeros"])
+async def test_a_segment_that_a_crash_cut_short_is_read_up_to_there(end: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "m1")
+        await node.add("v2", "m2")
+        await world.app.moments(Node, "a")
+        await world.crash()
+        (segment,) = segments_in(history_folder(world.data, ROOT))
+        *_, last, _ = SegmentReader(segment).lines()
+        content = segment.read_bytes()[: last.body - 3]
+        segment.write_bytes(content if end == "cut" else content[: last.body - HEADER] + bytes(2 * HEADER))
+        node = await world.get_agent(Node, "a")
+        await node.add("v3", "m3")
+        assert [one.label for one in await world.app.moments(Node, "a")] == ["m1", "m3"]
+        assert len(await values(world, "m1", tmp_path / "then")) == 1
+
+
+async def test_the_past_of_a_tree_that_wakes_during_a_sweep_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = replace(DEFAULTS, history_sweep_interval=30.0)
+    async with running(App(agents=[Node]), history=60, timings=timings) as world:
+        await (await world.get_agent(Node, "a")).add("v1", "m1")
+        await world.restart()
+        reached, over = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        last_at = history_sweep._last_at  # pyright: ignore[reportPrivateUsage]
+
+        def paused(segment: Path) -> float:
+            loop.call_soon_threadsafe(reached.set)
+            assert over.wait(10)
+            return last_at(segment) - DAY
+
+        recorder = world.node.history
+        assert isinstance(recorder, HistoryRecorder)
+        monkeypatch.setattr(history_sweep, "_last_at", paused)
+        recorder._sweep()  # pyright: ignore[reportPrivateUsage]
+        await reached.wait()
+        await (await world.get_agent(Node, "a")).add("v2", "m2")
+        over.set()
+        assert len(await values(world, "m2", tmp_path / "then")) == 2
+        assert len(await values(world, "m1", tmp_path / "then")) == 1
 
 
 async def test_the_past_of_a_renamed_class_stays(tmp_path: Path) -> None:

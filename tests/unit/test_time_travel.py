@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,12 @@ import pytest
 from tests.unit.histories import Node
 from tests.unit.test_history import DAY, ROOT, Desk
 
-from sapwood import After, App
+from sapwood import After, App, agent
 from sapwood.admin.door import AdminDoor
 from sapwood.errors import NotFound, UsageError
+from sapwood.kernel.history.moments import TreePast
 from sapwood.kernel.history.recorder import HistoryRecorder
+from sapwood.kernel.node import fork as forks
 from sapwood.testing import World, running
 from sapwood.types import BeforeTurn
 
@@ -88,6 +94,103 @@ async def test_a_rewind_takes_a_tree_back_keeps_it_and_can_be_undone() -> None:
             await world.app.rewind(Node, "a", at=now + timedelta(days=1))
 
 
+class MortalNode(Node):
+    async def end(self) -> None:
+        await self.destroy()
+
+
+class Pause:
+    """Holds up a function of a thread until the test continues it."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self.reached = asyncio.Event()
+        self.over = threading.Event()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        assert self.over.wait(10)
+        return self._work(*args, **kwargs)
+
+
+@pytest.mark.parametrize("step", ["history", "fork"])
+async def test_a_tree_that_is_destroyed_during_its_rewind_stays_destroyed(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(App(agents=[MortalNode]), history=DAY) as world:
+        node = await world.get_agent(MortalNode, "a")
+        await node.add("v1", "first")
+        await node.add("v2")
+        pause = Pause(TreePast.read if step == "history" else forks.make_fork)
+        if step == "history":
+            monkeypatch.setattr(TreePast, "read", lambda past, place: pause(past, place))  # noqa: PLW0108 - it is a method
+        else:
+            monkeypatch.setattr(forks, "make_fork", pause)
+        rewinding = asyncio.create_task(world.app.rewind(MortalNode, "a", at="first"))
+        await pause.reached.wait()
+        await node.end()
+        await world.until(lambda: not any(path.suffix != ".copying" for path in (world.data / "trees").iterdir()))
+        pause.over.set()
+        with pytest.raises(NotFound, match="destroyed"):
+            await rewinding
+        await world.settled()
+        assert list((world.data / "trees").iterdir()) == []
+        assert await (await world.get_agent(MortalNode, "a")).values() == []
+
+
+async def test_a_copy_that_was_not_put_in_its_place_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(App(agents=[Node])) as world:
+        await (await world.get_agent(Node, "a")).add("v1")
+        await world.app.move(Node, "a", to="b")
+        before = set((world.data / "trees").iterdir())
+        with pytest.raises(NotFound, match="Node:a was moved to Node:b"):
+            await world.app.fork(Node, "b", to="a")
+        await world.settled()
+        assert set((world.data / "trees").iterdir()) == before
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("how", ["fork", "import", "export"])
+async def test_a_copy_whose_maker_is_cancelled_is_removed(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(App(agents=[Node])) as world:
+        await (await world.get_agent(Node, "a")).add("v1")
+        await world.app.export(Node, "a", tmp_path / "a")
+        before = set((world.data / "trees").iterdir())
+        pause = Pause(shutil.rmtree)
+        monkeypatch.setattr(shutil, "rmtree", pause)
+        ways: dict[str, Callable[[], Any]] = {
+            "fork": lambda: world.app.fork(Node, "a", to="b"),
+            "import": lambda: world.app.import_(tmp_path / "a", as_name="b"),
+            "export": lambda: world.app.export(Node, "a", tmp_path / "b"),
+        }
+        making = asyncio.create_task(ways[how]())
+        await pause.reached.wait()
+        making.cancel()
+        pause.over.set()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        await world.settled()
+        assert set((world.data / "trees").iterdir()) == before
+
+
+async def test_a_rewind_to_no_moment_makes_no_copy() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        await node.add("v2")
+        with pytest.raises(NotFound, match="'frist'"):
+            await world.app.rewind(Node, "a", at="frist", keep_as="kept")
+        await world.app.rewind(Node, "a", at="first", keep_as="kept")
+        assert await (await world.get_agent(Node, "kept")).values() == ["v1", "v2"]
+        await node.add("v3")
+        with pytest.raises(UsageError, match="Node:kept exists already"):
+            await world.app.rewind(Node, "a", at="first", keep_as="kept")
+        assert await (await world.get_agent(Node, "a")).values() == ["v1", "v3"]
+
+
 class Ringer(Node):
     """Rings, and counts outside of what it stores."""
 
@@ -123,6 +226,60 @@ async def test_an_export_has_the_past(tmp_path: Path) -> None:
         assert await world.app.export(Node, "a", tmp_path / "a.sapwood", at="first") == 1
         await world.app.import_(tmp_path / "a.sapwood", as_name="b")
         assert await (await world.get_agent(Node, "b")).values() == ["v1"]
+
+
+@agent(type="traveller-once")
+class Once(Node):
+    pass
+
+
+@agent(type="traveller-today", aliases=("traveller-once",))
+class Today(Node):
+    pass
+
+
+@pytest.mark.parametrize("how", ["fork", "import", "move", "read"])
+async def test_an_agent_that_is_stored_under_a_former_type_exists(how: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Once]), history=DAY) as world:
+        await (await world.get_agent(Once, "a")).add("v1", "first")
+        for types in (Once, Today):  # the first start writes down which trees it knows, so the second opens none
+            await world.app.__aexit__()
+            world._given = App(agents=[types])  # pyright: ignore[reportPrivateUsage]
+            await world.start()
+            await world.clock.advance(60)
+        if how == "read":
+            assert [one.label for one in await world.app.moments(Today, "a")] == ["first"]
+            await world.app.rewind(Today, "a", at="first")
+            await world.app.fork(Today, "a", to="b")
+            assert await (await world.get_agent(Today, "b")).values() == ["v1"]
+        else:
+            await (await world.get_agent(Today, "other")).add("v2")
+            await world.app.export(Today, "other", tmp_path / "other")
+            ways = {
+                "fork": lambda: world.app.fork(Today, "other", to="a"),
+                "import": lambda: world.app.import_(tmp_path / "other", as_name="a"),
+                "move": lambda: world.app.move(Today, "other", to="a"),
+            }
+            with pytest.raises(UsageError, match="traveller-today:a exists already"):
+                await ways[how]()
+        assert await (await world.get_agent(Today, "a")).values() == ["v1"]
+
+
+@pytest.mark.parametrize("how", ["fork", "export"])
+async def test_an_agent_that_is_stored_under_a_former_type_is_copied(how: str, tmp_path: Path) -> None:
+    async with running(App(agents=[Once])) as world:
+        await (await world.get_agent(Once, "a")).add("v1")
+        for types in (Once, Today):
+            await world.app.__aexit__()
+            world._given = App(agents=[types])  # pyright: ignore[reportPrivateUsage]
+            await world.start()
+            await world.clock.advance(60)
+        if how == "fork":
+            await world.app.fork(Today, "a", to="b")
+        else:
+            await world.app.export(Today, "a", tmp_path / "a")
+            await world.app.import_(tmp_path / "a", as_name="b")
+        assert await (await world.get_agent(Today, "b")).values() == ["v1"]
 
 
 async def test_a_forgotten_past_is_gone_and_a_new_one_begins() -> None:

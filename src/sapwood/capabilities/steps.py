@@ -31,8 +31,12 @@ from sapwood.when import Retry, aware, is_a
 STEPS = Schema("sapwood.capabilities", "steps")
 SLEEP = "sleep_until "
 """What the names of sleeps begin with."""
+BEGUN = "_sapwood_begun "
+"""What the names of rows begin with that say that a step has begun, and returned nothing yet. There is one only while
+other code of the same work waits for people or for runs: without it, the work would look as if it did nothing else."""
 NO_RETRY = Retry(max_attempts=1)
 TIMES = Copier(float, "The time of a sleep", InvalidResult)
+NOTHING = msgspec.msgpack.encode(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,12 @@ class Work:
     """One run of something durable: what its steps are remembered by, and which it came by."""
 
     __slots__ = (
+        "begun",
         "created_at",
         "fiber",
         "id",
         "known",
+        "marked",
         "method",
         "names",
         "owner",
@@ -71,6 +77,7 @@ class Work:
         "resumed",
         "runs",
         "sleeps",
+        "waits",
     )
 
     def __init__(
@@ -99,6 +106,12 @@ class Work:
         """The steps this run came by."""
         self.known: set[str] | None = None
         """The steps that were stored when this run reached its first one, or `None` if it has not yet."""
+        self.begun: set[str] = set()
+        """The steps that run now."""
+        self.marked: set[str] = set()
+        """Those of them of which it is stored that they have begun."""
+        self.waits = False
+        """Whether code of it waits, or has waited, for people or for runs."""
         self.sleeps = 0
         self.resumed = False
         """Whether it slept, and continues."""
@@ -137,6 +150,9 @@ class Steps:
             return copier.unpack(stored)
         actor = self._actor
         began_at = actor.host.clock.now()
+        work.begun.add(name)
+        if work.waits:
+            self.note_waiting(work)
         token = running_step.set(Step(actor.birthplace, actor.stem, str(work.id), work.created_at, name))
         try:
             if options is not None:
@@ -146,7 +162,12 @@ class Steps:
                 value = function(*args, **kwargs)
                 if not copier.takes(value) and inspect.isawaitable(value):
                     value = await value
+        except Exception:
+            if actor.dropped is None:
+                self._forget_begun(work, name)
+            raise
         finally:
+            work.begun.discard(name)
             running_step.reset(token)
         actor.check_live()
         packed = copier.pack(value)
@@ -196,6 +217,25 @@ class Steps:
         if self._db.has(STEPS):
             self._db.execute("DELETE FROM sapwood_steps WHERE work = ?", str(work))
 
+    def note_waiting(self, work: Work) -> None:
+        """Code of a work waits for people or for runs. Store, in this slice, which of its steps run beside it."""
+        work.waits = True
+        for name in sorted(work.begun - work.marked):
+            self._db.ensure(STEPS)
+            self._db.execute(
+                "INSERT OR REPLACE INTO sapwood_steps (work, name, result) VALUES (?, ?, ?)",
+                str(work.id),
+                f"{BEGUN}{name}",
+                NOTHING,
+            )
+            work.marked.add(name)
+
+    def _forget_begun(self, work: Work, name: str) -> None:
+        mark = f"{BEGUN}{name}"
+        if name in work.marked or mark in (work.known or ()):  # of an earlier attempt
+            work.marked.discard(name)
+            self._db.execute("DELETE FROM sapwood_steps WHERE work = ? AND name = ?", str(work.id), mark)
+
     @property
     def exist(self) -> bool:
         """Whether this agent ever stored one."""
@@ -240,6 +280,7 @@ class Steps:
         self._db.execute(
             "INSERT INTO sapwood_steps VALUES (?, ?, ?, ?, ?)", str(work.id), name, packed, began_at, ended_at
         )
+        self._forget_begun(work, name)
         work.progressed()
 
     async def _tried(

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 from sapwood.capabilities.call_rows import CALLS
 from sapwood.capabilities.fiber_rows import FIBERS, UNTIL_WOKEN
+from sapwood.capabilities.steps import BEGUN, STEPS
 from sapwood.chat.store.record import DRIVE, driving
 from sapwood.chat.store.transcript import CHAT
 from sapwood.chat.store.turn_rows import ToolCall, TurnRow
@@ -72,6 +73,11 @@ class AgentWork:
     questions: list[OpenQuestion] = field(default_factory=list[OpenQuestion])
     calls: int = 0
     """Scheduled and queued calls."""
+    reopened: list[ToolCall] = field(default_factory=list[ToolCall])
+    """Tool calls that a person has allowed, and that have not begun. Their turns wait for other answers. In a fork,
+    they are asked again."""
+    busy: set[str] = field(default_factory=set[str])
+    """The works that have begun a step beside what they wait for."""
     due: float | None = None
     """When the first of them, or a fiber, is due."""
     has_dead_letters: bool = False
@@ -92,6 +98,8 @@ class AgentWork:
         if edit.has(CHAT):
             work.turns = [TurnRow(*row) for row in edit.execute(f"{ALL_TURNS} WHERE {IS_OPEN} ORDER BY number")]
             work.tool_calls = [ToolCall(*row) for row in edit.execute(ALL_CALLS)] if work.turns else []
+            waiting = {turn.number for turn in work.turns if turn.status == "waiting"}
+            work.reopened = [call for call in work.tool_calls if call.turn in waiting and is_allowed(call)]
         if edit.has(RUNS):
             rows = edit.execute(
                 "SELECT number, id, work, tool_call, type, name, remote FROM sapwood_runs"
@@ -104,6 +112,11 @@ class AgentWork:
         if edit.has(OWN_QUESTIONS):
             rows = edit.execute("SELECT id, fiber, run FROM sapwood_own_questions WHERE answer IS NULL")
             work.questions = [OpenQuestion(*row) for row in rows]
+        if edit.has(STEPS):
+            rows = edit.execute(
+                "SELECT DISTINCT work FROM sapwood_steps WHERE substr(name, 1, ?) = ?", len(BEGUN), BEGUN
+            )
+            work.busy = {busy for (busy,) in rows}
         work.due = min((due for due in dues if due is not None), default=None)
         return work
 
@@ -111,6 +124,10 @@ class AgentWork:
     def has_any(self) -> bool:
         """Whether anything of it may act by itself."""
         return bool(self.turns or self.fibers or self.runs or self.served or self.questions or self.calls)
+
+    def is_busy(self, fiber: OpenFiber) -> bool:
+        """Return whether a step of a fiber has begun, and nothing of it is stored: to continue repeats it."""
+        return not self.busy.isdisjoint({str(WorkId.fiber(fiber.number)), str(WorkId.recovery(fiber.number))})
 
     def calls_of(self, turn: TurnRow) -> list[ToolCall]:
         """Return the tool calls of a turn."""
@@ -131,6 +148,13 @@ class AgentWork:
     def following_fiber(self, run: OpenRun) -> OpenFiber | None:
         """Return the fiber that follows a run."""
         return next((one for one in self.fibers if one.method == FOLLOW and one.name == following(run.id)), None)
+
+
+def is_allowed(call: ToolCall) -> bool:
+    """Return whether a person has allowed a tool call that has not ended."""
+    if call.answer is None or call.status in ("done", "failed"):
+        return False
+    return call.returned() is None
 
 
 def work_of_fiber(fiber: OpenFiber) -> str:

@@ -1,7 +1,8 @@
 """Which unfinished work of a fork only waits for people: it stays as it is, and continues after an answer in the fork.
 
-Work rests if it waits for the answer to a question, or only for runs of sub-agents that rest. What rests below is
-found first. Then what is above decides: the run of a turn that does not rest stops with it.
+Work rests if it waits for the answer to a question, or only for runs of sub-agents that rest, and no step of it has
+begun beside that. What rests below is found first. Then what is above decides: the run of a turn that does not rest
+stops with it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sapwood.address import Address
 from sapwood.chat.store.turn_rows import TurnRow
-from sapwood.forks.agent_work import AgentWork, OpenFiber, OpenRun, work_of_fiber
+from sapwood.forks.agent_work import AgentWork, OpenFiber, OpenRun, is_allowed, work_of_fiber
 from sapwood.kernel.forks.forked_tree import ForkedAgent
 
 
@@ -57,11 +58,13 @@ class _Rest:
                     rest.served.add(turn.run)
         for run in work.served:
             fiber = work.serving_fiber(run)
-            if fiber is not None and (self._asks(fiber.number, run) or self._waits_for_resting(run, rest.runs)):
+            if fiber is None or work.is_busy(fiber):
+                continue
+            if self._asks(fiber.number, run) or self._waits_for_resting(run, rest.runs):
                 rest.served.add(run)
                 rest.fibers.add(fiber.number)
         for fiber in work.fibers:
-            if not fiber.is_internal and self._fiber_rests(fiber, rest.runs):
+            if not fiber.is_internal and not work.is_busy(fiber) and self._fiber_rests(fiber, rest.runs):
                 rest.fibers.add(fiber.number)
         return rest
 
@@ -74,7 +77,9 @@ class _Rest:
         if turn.cancelled is not None or turn.waits_for_limit:
             return False
         if turn.status == "waiting":
-            return any(call.is_open for call in calls)
+            return any(call.is_open or call in self._work.reopened for call in calls)
+        if any(is_allowed(call) for call in calls):
+            return False  # a tool that a person allowed runs, or is about to
         if turn.status != "running" or self._work.driving_fiber(turn) is None:
             return False
         resting = {run.tool_call for run in self._work.runs if run.id in runs}

@@ -2,7 +2,8 @@
 
 By default, work is held. Scheduled and queued calls become dead letters, which can be replayed. Fibers are interrupted,
 and can be resumed with their steps. Turns and runs are cancelled, with what they have said. What only waits for a
-person stays: the question is open in the fork too, and an answer counts only there.
+person stays: the question is open in the fork too, and an answer counts only there. What a person has allowed and has
+not begun is asked again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sapwood.capabilities.spans import IS_OPEN, SPANS
 from sapwood.capabilities.steps import STEPS
 from sapwood.errors import UsageError
 from sapwood.forks.agent_work import INTERNAL, AgentWork, OpenFiber, OpenRun
+from sapwood.forks.reopened_questions import ServerTools, questions_about, reopen
 from sapwood.forks.resting_work import RestingWork, resting_work
 from sapwood.forks.turn_end import end_turn
 from sapwood.kernel.actors.fork_origin import WorkRule
@@ -52,12 +54,14 @@ class ForkedWork:
         """`has_driver`: an external system decides when turns and runs continue, and does not know the fork."""
         self.has_driver = has_driver
         self._works: dict[Address, AgentWork] = {}
+        self._servers = ServerTools()
         self._has_sessions = False
 
     def look(self, agent: ForkedAgent, edit: OfflineEdit, *, is_rewind: bool) -> None:
         """Read what an agent has begun, and take away from a fork what belongs to the source alone."""
         work = self._works[agent.address] = AgentWork.read(agent, edit)
         self._has_sessions = self._has_sessions or any(run.remote is not None for run in work.runs)
+        self._servers.look(agent.address, edit)
         if not is_rewind:
             _take_secrets(edit)
         if edit.has(FILES):
@@ -101,10 +105,15 @@ class ForkedWork:
 
     def _questions(self, tree: ForkedTree, is_open: Callable[[Address, str], bool]) -> dict[Address, str]:
         """Return the questions that agents below the root ask, as the index has them."""
+        asked = {Address.parse(owner): msgspec.json.decode(body) for owner, body in tree.questions.items()}
+        if tree.work == "hold":
+            for address, work in self._works.items():
+                known = {one["id"] for one in asked.get(address, ())}
+                calls = [call for call in work.reopened if call.id not in known]
+                asked[address] = [*asked.get(address, ()), *questions_about(calls, address, self._servers)]
         found: dict[Address, str] = {}
-        for owner, body in tree.questions.items():
-            address = Address.parse(owner)
-            kept = [one for one in msgspec.json.decode(body) if is_open(address, one["id"])]
+        for address, questions in asked.items():
+            kept = [one for one in questions if is_open(address, one["id"])]
             if kept and address != tree.root.address:
                 found[address] = msgspec.json.encode(kept).decode()
         return found
@@ -151,6 +160,8 @@ class AgentHold:
             if turn.number not in self._rest.turns:
                 end_turn(self._edit, turn, self._work.calls_of(turn), self._now, FORKED)
                 self._held.turns += 1
+            elif calls := [call for call in self._work.reopened if call.turn == turn.number]:
+                reopen(self._edit, turn, calls, self._now)
         for run in self._work.served:
             if run not in self._rest.served:
                 self._end_served(run)
@@ -313,7 +324,7 @@ class AgentHold:
             for turn in self._work.turns
             if turn.number in self._rest.turns
             for call in self._work.calls_of(turn)
-            if call.is_open and call.answerer in ("approval", "client")
+            if call in self._work.reopened or (call.is_open and call.answerer in ("approval", "client"))
         }
         if not self._edit.has(OWN_QUESTIONS):
             return calls

@@ -17,7 +17,7 @@ from sapwood.kernel.history.segments import (
     PART,
     ClosedState,
     MomentName,
-    SegmentReader,
+    begun_at,
     encode_closed,
     encode_line,
     encode_name,
@@ -84,8 +84,8 @@ class Chain:
         reopen(segment)
         self._segment, self._sequence, self._digest = segment, state.sequence, state.digest
         self._base_size, self._size = state.base_size, segment.stat().st_size
-        first = next(SegmentReader(segment).lines(), None)
-        self._begun = state.at if first is None else first.at
+        begun = begun_at(segment)
+        self._begun = state.at if begun is None else begun
 
     def reopened(self) -> None:
         """The tree is in use again; on the loop."""
@@ -231,8 +231,8 @@ def remove_old(folder: Path, now: float, retention: Retention) -> None:
     sizes = [segment.stat().st_size for segment in segments]
     total = sum(sizes)
     for segment, size, after in zip(segments, sizes, segments[1:], strict=False):
-        first = next(SegmentReader(after).lines(), None)
-        is_old = first is not None and first.at <= now - retention.seconds
+        begun = begun_at(after)
+        is_old = begun is not None and begun <= now - retention.seconds
         if not is_old and total <= retention.max_bytes:
             return
         segment.unlink(missing_ok=True)

@@ -111,7 +111,7 @@ class TreePast:
 
     def __init__(self, folder: Path, root: Address) -> None:
         self.folder = folder
-        self._root = root
+        self.root = root
 
     def moments(self, since: float, limit: int) -> list[Moment]:
         """Return the last moments since a time, oldest first."""
@@ -142,26 +142,31 @@ class TreePast:
             else f"It begins at {datetime.fromtimestamp(first.at, UTC).isoformat(timespec='milliseconds')}"
         )
         raise NotFound(
-            f"The history does not have {_said(at)} of {self._root}. {begins}, and Settings(history=…) says how long "
+            f"The history does not have {_said(at)} of {self.root}. {begins}, and Settings(history=…) says how long "
             "it is kept. `sapwood moments` lists the moments.",
-            path=self._root.segments,
+            path=self.root.segments,
         )
 
     def read(self, place: Place) -> TreeContent:
-        """Return the files of the tree in this state; `StoredDataError` if the history is damaged."""
+        """Return the files of the tree in this state; `StoredDataError` if the history is damaged.
+
+        `FileNotFoundError` if it was removed.
+        """
         reader = SegmentReader(segment_path(self.folder, place.segment))
         lines = [line for line in reader.lines() if line.kind in (PART, PAGES) and line.sequence <= place.sequence]
+        if not lines:
+            raise FileNotFoundError(reader.path)
         state = SegmentState()
         for body in reader.bodies(lines):
             state.apply(body)
         files = state.files()
         size = sum(map(len, files.values()))
-        tail = RestoredTree(place.sequence, b"", 1, frozenset(files), None, 0, 0, None, size, root=str(self._root))
+        tail = RestoredTree(place.sequence, b"", 1, frozenset(files), None, 0, 0, None, size, root=str(self.root))
         return TreeContent(dict(files), dict.fromkeys(files, PAGE_SIZE), tail)
 
     def _of_moment(self, moment: Moment) -> Place | None:
-        if moment.address.root != self._root:
-            raise UsageError(f"The moment is one of {moment.address.root}, not of {self._root}.")
+        if moment.address.root != self.root:
+            raise UsageError(f"The moment is one of {moment.address.root}, not of {self.root}.")
         if (parts := PLACE.fullmatch(moment.place)) is None:
             raise UsageError(f"A moment of a recorded history was expected, got one at {moment.place!r}.")
         number, sequence, at = map(int, parts.groups())

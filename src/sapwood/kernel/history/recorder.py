@@ -15,6 +15,7 @@ from asyncio import Future, TimerHandle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from sapwood.address import Address
 from sapwood.clock import Clock
@@ -32,7 +33,7 @@ from sapwood.kernel.history.segments import (
     history_folder,
     segments_in,
 )
-from sapwood.kernel.history.sweep import sweep
+from sapwood.kernel.history.sweep import ExpiredPast, sweep
 from sapwood.kernel.history.unrecorded import UnrecordedHistory, fingerprint
 from sapwood.kernel.log.writer import Batch
 from sapwood.kernel.ports.durability import Commit
@@ -136,15 +137,19 @@ class HistoryRecorder:
         record = file.record
         is_marked = bool(record.after_commit) and commit.database is record.marked
         if record.state is not RecordState.RECORDED:
+            if file.frames is not None:  # the log may be a new one, whose first frame is not read
+                file.frames.close()
+                file.frames = None
             self._continue(record)
             if is_marked:
                 self._cut_named(record)
             return
         try:
-            frames = file.frames
-            if frames is None:
-                frames = file.frames = WalFrames(commit.database.wal)
-            record.batch.take(file.stem, frames.read(commit.first_frame, commit.last_frame))
+            if commit.last_frame >= commit.first_frame:  # a slice may write nothing
+                frames = file.frames
+                if frames is None:
+                    frames = file.frames = WalFrames(commit.database.wal)
+                record.batch.take(file.stem, frames.read(commit.first_frame, commit.last_frame))
         except FAILURES as error:
             self._stop(record, error)
             return
@@ -207,8 +212,7 @@ class HistoryRecorder:
             record.chain.end()
             record.chain = Chain(folder, str(root), self._files, self._images)
             record.state = RecordState.ENDED if is_destroyed else RecordState.STALE
-        if (away := self._unrecorded.move_away(root)) is not None:
-            self._put(None, partial(shutil.rmtree, away, ignore_errors=True))
+        self._remove_later(self._unrecorded.move_away(root))
 
     # What agents and operators ask.
 
@@ -438,8 +442,22 @@ class HistoryRecorder:
         interval = max(min(self._timings.history_sweep_interval, self.seconds), 1.0)
         self._sweep_timer = self._loop.call_later(interval, self._sweep)
         retention = Retention(self.seconds, self._limits.history_bytes, 0.0)
-        busy = frozenset(self._records)
-        self._put(None, partial(sweep, self._data / HISTORY, busy, self._owns, self._clock.now(), retention))
+        self._put(
+            None,
+            partial(sweep, self._data / HISTORY, self._records.__contains__, self._owns, self._clock.now(), retention),
+            self._swept,
+        )
+
+    def _swept(self, error: Exception | None, found: object) -> None:
+        """Remove the pasts that a sweep found too old, except those of trees that woke since."""
+        _nothing(error, None)
+        for expired in cast("list[ExpiredPast]", found or []):
+            if expired.folder.name not in self._records and expired.is_unchanged():
+                self._remove_later(self._unrecorded.move_folder_away(expired.folder))
+
+    def _remove_later(self, away: Path | None) -> None:
+        if away is not None:
+            self._put(None, partial(shutil.rmtree, away, ignore_errors=True))
 
 
 def _set(done: Future[None], error: Exception | None, _: object) -> None:

@@ -3,7 +3,7 @@
 A segment begins with all files of the tree, the base, and continues with what changed in them: the messages of
 `kernel.log.records`, compressed. Lines between them name moments. The last line of a segment says that its tree was
 closed with everything recorded; it is removed when the tree is opened again. A segment that a crash cut short is
-valid up to there.
+valid up to there. Each header has a checksum, so damage in the middle is told from such an end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -33,11 +33,14 @@ PART, PAGES, MOMENT, CLOSED = range(1, 5)
 """A message that more follow before there is a state; the message that completes a state; a name of the state; the
 last line of a tree that was closed."""
 
-_header = struct.Struct(">BIQdI")
-"""The kind, the length of the body, the number of the last message, the time, and the checksum of all that."""
+_header = struct.Struct(">BIQdII")
+"""The kind, the length of the body, the number of the last message, the time, the checksum of these, and the checksum
+of all that with the body."""
+CHECKSUM = 4
 _closed = struct.Struct(f">{DIGEST}s{DIGEST}sQ")
 """The digest of the last message, what identifies the files of the tree, and the size of the base."""
 HEADER = _header.size
+BLOCK = 1024 * 1024
 CLOSED_SIZE = HEADER + _closed.size
 
 
@@ -101,8 +104,9 @@ def number_of(segment: Path) -> int:
 
 def encode_line(kind: int, sequence: int, at: float, body: bytes) -> bytes:
     """Return a line as it is stored."""
-    head = _header.pack(kind, len(body), sequence, at, 0)[:-4]
-    return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "big") + body
+    head = _header.pack(kind, len(body), sequence, at, 0, 0)[: -2 * CHECKSUM]
+    head += zlib.crc32(head).to_bytes(CHECKSUM, "big")
+    return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(CHECKSUM, "big") + body
 
 
 def encode_closed(state: ClosedState) -> bytes:
@@ -118,11 +122,19 @@ def closed_state(segment: Path) -> ClosedState | None:
             return None
         file.seek(size - CLOSED_SIZE)
         last = file.read(CLOSED_SIZE)
-    kind, length, sequence, at, _ = _header.unpack_from(last)
+    kind, length, sequence, at, *_ = _header.unpack_from(last)
     body = last[HEADER:]
     if kind != CLOSED or length != len(body) or encode_line(kind, sequence, at, body) != last:
         return None
     return ClosedState(sequence, at, *_closed.unpack(body))
+
+
+def begun_at(segment: Path) -> float | None:
+    """Return when a segment began, or `None` if it has no line. A damaged one began when it was last written."""
+    try:
+        return next((line.at for line in SegmentReader(segment).lines()), None)
+    except StoredDataError:
+        return segment.stat().st_mtime
 
 
 def reopen(segment: Path) -> None:
@@ -138,7 +150,7 @@ class SegmentReader:
         self.number = number_of(path)
 
     def lines(self) -> Iterator[Line]:
-        """Yield the lines, without reading what is long in them."""
+        """Yield the lines, without reading what is long in them; `StoredDataError` if the segment is damaged."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:  # removed since: it is older than the history that is kept
@@ -146,16 +158,31 @@ class SegmentReader:
         with file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if file.read(len(MAGIC)) != MAGIC:
+            if size >= len(MAGIC) and file.read(len(MAGIC)) != MAGIC:
+                self._check_end(file, 0)
                 return
             place = len(MAGIC)
             while place + HEADER <= size:
                 file.seek(place)
-                kind, length, sequence, at, _ = _header.unpack(file.read(HEADER))
-                if place + HEADER + length > size or not PART <= kind <= CLOSED:
+                head = file.read(HEADER)
+                kind, length, sequence, at, checksum, _ = _header.unpack(head)
+                if zlib.crc32(head[: -2 * CHECKSUM]) != checksum or not PART <= kind <= CLOSED:
+                    self._check_end(file, place)
+                    return
+                if place + HEADER + length > size:  # a crash cut it short
                     return
                 yield Line(kind, sequence, at, place + HEADER, length)
                 place += HEADER + length
+
+    def _check_end(self, file: BinaryIO, place: int) -> None:
+        """Refuse a segment that has something else than a line at this place.
+
+        The end of a process leaves a part of a line, and a loss of power perhaps zeros. Anything else is damage.
+        """
+        file.seek(place)
+        while block := file.read(BLOCK):
+            if block.count(0) < len(block):
+                raise StoredDataError(f"The history in {self.path.name} is damaged at byte {place}.")
 
     def bodies(self, lines: list[Line]) -> Iterator[bytes]:
         """Yield what these lines hold; `StoredDataError` if one was changed since it was written."""

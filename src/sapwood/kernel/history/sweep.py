@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from sapwood.address import Address
 from sapwood.errors import SapwoodError
@@ -14,17 +15,36 @@ from sapwood.kernel.history.segments import SegmentReader, closed_state, segment
 from sapwood.kernel.history.unrecorded import REMOVED
 
 
+class ExpiredPast(NamedTuple):
+    """A past that is too old as a whole, as it was when the sweep saw it."""
+
+    folder: Path
+    segment: Path
+    """The last one."""
+    size: int
+
+    def is_unchanged(self) -> bool:
+        """Return whether nothing was added to it since."""
+        return segments_in(self.folder)[-1:] == [self.segment] and self.segment.stat().st_size == self.size
+
+
 def sweep(
-    folder: Path, busy: Collection[str], owns: Callable[[Address], bool], now: float, retention: Retention
-) -> None:
-    """Go through the histories in a folder. Those of other processes, and the busy ones, stay as they are."""
+    folder: Path, is_busy: Callable[[str], bool], owns: Callable[[Address], bool], now: float, retention: Retention
+) -> list[ExpiredPast]:
+    """Go through the histories in a folder, and return those that are too old as a whole. They are not removed here:
+    their trees may wake at any time.
+
+    Those of other processes, and the busy ones, stay as they are.
+    """
+    expired: list[ExpiredPast] = []
     if not folder.exists():
-        return
+        return expired
     for past in sorted(folder.iterdir()):
         if past.suffix == REMOVED:
             shutil.rmtree(past, ignore_errors=True)
-        elif past.name not in busy and _is_own(past, owns):
-            _sweep_one(past, now, retention)
+        elif not is_busy(past.name) and _is_own(past, owns):
+            expired += _sweep_one(past, now, retention)
+    return expired
 
 
 def _is_own(past: Path, owns: Callable[[Address], bool]) -> bool:
@@ -34,12 +54,14 @@ def _is_own(past: Path, owns: Callable[[Address], bool]) -> bool:
         return False
 
 
-def _sweep_one(past: Path, now: float, retention: Retention) -> None:
+def _sweep_one(past: Path, now: float, retention: Retention) -> list[ExpiredPast]:
     remove_old(past, now, retention)
     sweep_removed(past, now - retention.seconds, retention.max_bytes)
     segments = segments_in(past)
-    if len(segments) == 1 and _last_at(segments[0]) <= now - retention.seconds:
-        shutil.rmtree(past, ignore_errors=True)
+    if len(segments) != 1:
+        return []
+    size = segments[0].stat().st_size
+    return [ExpiredPast(past, segments[0], size)] if _last_at(segments[0]) <= now - retention.seconds else []
 
 
 def _last_at(segment: Path) -> float:

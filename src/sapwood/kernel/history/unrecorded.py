@@ -60,14 +60,17 @@ class UnrecordedHistory:
 
     def move_away(self, root: Address) -> Path | None:
         """Free the name of the folder of a past, and return its new path, or `None` if there is no past."""
-        folder = history_folder(self._data, root)
+        return self.move_folder_away(history_folder(self._data, root))
+
+    def move_folder_away(self, folder: Path) -> Path | None:
+        """Free the name of this folder of a past, and return its new path, or `None` if it is not there."""
         try:
             if not folder.exists():
                 return None
             away = self._files.unused_path(folder, REMOVED)
             self._files.rename(folder, away)
         except OSError as error:
-            log.warning("history not removed root=%s error=%s", root, error, extra={"root": str(root)})
+            log.warning("history not removed folder=%s error=%s", folder.name, error)
             return None
         return away
 

@@ -6,18 +6,20 @@ place. In a cluster any node makes the copy, from what the log and the archive h
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import NotFound, StoredDataError, Unavailable, UsageError
+from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actors.fork_origin import WorkRule
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.forks.fork_files import ForkOrder, make_fork, move_subtree
@@ -27,7 +29,7 @@ from sapwood.kernel.marshal.values import pack
 from sapwood.kernel.node.backup import copy_tree, fetching, hear
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
-from sapwood.kernel.node.past import PastRequest, check_at, request_at, write_own, write_tree_at
+from sapwood.kernel.node.past import PastRequest, check_at, request_at, settle, write_own, write_tree_at
 from sapwood.kernel.node.stored_copies import half_of, write_elsewhere
 from sapwood.kernel.node.tree_placement import place_anywhere, replace_tree
 from sapwood.storage.availability import refusals
@@ -112,25 +114,43 @@ async def rewind(node: Node, root: Address, at: At, keep_as: str | None, work: W
     if root != root.root:
         raise UsageError(f"{root} is part of the tree of {root.root}, and trees are rewound as a whole.")
     check_at(node, at)
-    if keep_as is not None:
-        await fork(node, root, Address.root_of(root.type, keep_as), "hold")
-    copy = await _placed(node, root, root, work, at, is_new=False)
+    names = [] if keep_as is None else [keep_as]
+
+    async def keep() -> None:
+        while names:
+            await fork(node, root, Address.root_of(root.type, names.pop()), "hold")
+
+    copy = await _placed(node, root, root, work, at, is_new=False, before=keep)
     return Fork(root, root, datetime.fromtimestamp(copy.at, UTC), copy.agents, copy.held)
 
 
 async def _placed(
-    node: Node, source: Address, target: Address, work: WorkRule, at: At | None, *, is_new: bool
+    node: Node,
+    source: Address,
+    target: Address,
+    work: WorkRule,
+    at: At | None,
+    *,
+    is_new: bool,
+    before: Callable[[], Awaitable[None]] | None = None,
 ) -> ForkCopy:
-    if node.keeper is None:
-        copy = await copy_at(node, source, target, work, at)
-        await place(node, target, Path(copy.folder), is_new=is_new)
-        return copy
+    """Copy an agent, and put the copy in its place. `before` is called when there is a copy."""
     made: list[ForkCopy] = []
 
     async def make() -> Path:
         copy = await copy_at(node, source, target, work, at)
+        if before is not None:
+            try:
+                await before()
+            except BaseException:
+                await to_the_end(shutil.rmtree, Path(copy.folder), ignore_errors=True)
+                raise
         made.append(copy)
         return Path(copy.folder)
+
+    if node.keeper is None:
+        await place(node, target, await make(), is_new=is_new)
+        return made[-1]
 
     await place_anywhere(node, target, make, being_made(target, is_new=is_new), is_new=is_new)
     return made[-1]
@@ -166,7 +186,9 @@ async def copy_at(
         check_at(node, at)
         order.at = request_at(source.root, at)
     if node.keeper is None:
-        return _read_copy(await _at_owner(node, source.root, COPY, order, _copy_own))
+        if node.far is None or node.owns(source.root):
+            return _read_copy(await _copy_own(node, order))
+        return await _copied_by_owner(node, source.root, order)
     half = half_of(tree_folder(node.folder, target), node.files)
     try:
         if at is not None:
@@ -178,7 +200,37 @@ async def copy_at(
         _check(source, await fetching(node, node.keeper)(half))
         return await _cut_out(node, half, order, node.clock.now())
     finally:
+        await remove_left(half)
+
+
+async def _copied_by_owner(node: Node, root: Address, order: CopyRequest) -> ForkCopy:
+    """Have the node that runs a tree copy it. If the caller is cancelled, the copy is removed once it is there."""
+    assert node.far is not None
+    await hear(node, [await node.far.directory.owner(root)])
+    asking = asyncio.ensure_future(node.far.ask_owner(root, COPY, pack(order)))
+
+    async def remove() -> None:
+        with suppress(SapwoodError):
+            await to_the_end(shutil.rmtree, _read_copy(await asking).folder, ignore_errors=True)
+
+    try:
+        return _read_copy(await asyncio.shield(asking))
+    except asyncio.CancelledError:
+        node.background.start(remove())
+        raise
+
+
+async def remove_left(half: Path) -> None:
+    """Remove a copy, unless that was done already.
+
+    Then nothing is awaited: a caller that is cancelled here would not learn what was made of the copy.
+    """
+    if _is_there(half):
         await to_the_end(shutil.rmtree, half, ignore_errors=True)
+
+
+def _is_there(folder: Path) -> bool:
+    return folder.exists()
 
 
 async def place(node: Node, target: Address, folder: Path, *, is_new: bool = True) -> None:
@@ -204,14 +256,6 @@ def being_made(target: Address, *, is_new: bool = True) -> Unavailable:
     return Unavailable(f"{target} is being {'made as a fork' if is_new else 'rewound'}.")
 
 
-async def _at_owner(node: Node, root: Address, verb: str, order: Any, here: Callable[[Node, Any], Any]) -> bytes:
-    """Do something at the node that runs a tree, and return its answer."""
-    if node.far is None or node.owns(root):
-        return await here(node, order)
-    await hear(node, [await node.far.directory.owner(root)])
-    return await node.far.ask_owner(root, verb, pack(order))
-
-
 async def _copy_own(node: Node, order: CopyRequest) -> bytes:
     """Copy an agent of this node and all below it."""
     source, target = Address.parse(order.source), Address.parse(order.target)
@@ -223,7 +267,7 @@ async def _copy_own(node: Node, order: CopyRequest) -> bytes:
             _check(source, await copy_tree(node, source.root, half, copier, is_durable=False))
         return pack(await _cut_out(node, half, order, node.clock.now()))
     finally:
-        await to_the_end(shutil.rmtree, half, ignore_errors=True)
+        await remove_left(half)
 
 
 def _check(source: Address, problems: list[str]) -> None:
@@ -232,7 +276,7 @@ def _check(source: Address, problems: list[str]) -> None:
 
 
 async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float) -> ForkCopy:
-    """Move the subtree out of a copy of its tree, as it was at this time, to a folder of its own."""
+    """Move the subtree out of a copy of its tree, as it was at this time, to a new folder, and remove the rest."""
     source, target, now = Address.parse(order.source), Address.parse(order.target), node.clock.now()
     folder = half_of(tree_folder(node.folder, target), node.files)
     try:
@@ -245,6 +289,7 @@ async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float) -> For
                 await to_the_end(finish_folder, folder, is_durable=node.gate.synced)
         if node.erasing.concerns(source):  # the receipt would not name the copy
             raise Unavailable(f"Agents of {source} are being erased. Copy it afterwards.")
+        await to_the_end(shutil.rmtree, half, ignore_errors=True)
     except BaseException:
         await to_the_end(shutil.rmtree, folder, ignore_errors=True)
         raise
@@ -264,10 +309,25 @@ def finish_folder(folder: Path, *, is_durable: bool) -> None:
 
 async def _place_own(node: Node, order: PlaceRequest) -> bytes:
     """Make a tree of this node of a folder."""
-    target = Address.parse(order.target)
+    target, folder = Address.parse(order.target), Path(order.folder)
     error = being_made(target, is_new=order.is_new)
-    await replace_tree(node, target, Path(order.folder), error, is_new=order.is_new)
+    if order.is_new:
+        await replace_tree(node, target, folder, error, is_new=True)
+    else:
+        await _rewind_own(node, target, folder, error)
     return b""
+
+
+async def _rewind_own(node: Node, root: Address, folder: Path, error: Unavailable) -> None:
+    """Put a folder in the place of a tree of this node, as it was before. The tree must not have been destroyed."""
+    if node.file_archive is not None:
+        try:
+            await node.file_archive.note_check(root)
+        except BaseException:
+            await to_the_end(shutil.rmtree, folder, ignore_errors=True)
+            raise
+    await node.removal.replace(root, folder, error, is_rewind=True)
+    await settle(node, root)
 
 
 async def _answer_copy(node: Node, message: bytes) -> bytes:

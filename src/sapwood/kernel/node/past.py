@@ -163,8 +163,11 @@ async def _settled(node: Node, root: Address) -> TreePast:
     past, tree = history_folder(node.folder, root), tree_folder(node.folder, root)
     if isinstance(node.history, HistoryRecorder):
         await settle(node, root)
-    elif not await asyncio.to_thread(is_complete, past, tree):
-        raise UsageError(OFF.format(root=root))
+    else:
+        if await node.loader.exists(root):
+            await node.loader.load_files(root)  # tree and past may be stored under a former type id
+        if not await asyncio.to_thread(is_complete, past, tree):
+            raise UsageError(OFF.format(root=root))
     if not past.exists():
         raise NotFound(f"{root} has no history: it does not exist, or nothing was written since.", path=root.segments)
     return TreePast(past, root)
@@ -173,8 +176,16 @@ async def _settled(node: Node, root: Address) -> TreePast:
 async def _list(node: Node, message: bytes) -> bytes:
     asked = _read(message)
     past = await _settled(node, Address.parse(asked.root))
-    found = await asyncio.to_thread(past.moments, asked.number, asked.limit)
+    try:
+        found = await asyncio.to_thread(past.moments, asked.number, asked.limit)
+    except FileNotFoundError:
+        raise _gone(past.root) from None
     return pack([_Told.of(one) for one in found])
+
+
+def _gone(root: Address) -> NotFound:
+    what = f"The history of {root} was removed while it was read: the tree was destroyed, or this part is too old."
+    return NotFound(what, path=root.segments)
 
 
 async def _write(node: Node, message: bytes) -> bytes:
@@ -186,8 +197,12 @@ async def write_own(node: Node, asked: PastRequest, folder: Path) -> float:
     """Write the files of a tree of this node as they were into a new folder; return when the moment was."""
     root = Address.parse(asked.root)
     past = await _settled(node, root)
-    place, at = await asyncio.to_thread(_found, past, _meant(asked))
-    await _put(await asyncio.to_thread(past.read, place), root, folder)
+    try:
+        place, at = await asyncio.to_thread(_found, past, _meant(asked))
+        state = await asyncio.to_thread(past.read, place)
+    except FileNotFoundError:
+        raise _gone(root) from None
+    await _put(state, root, folder)
     tree = tree_folder(node.folder, root)
     await to_the_end(link_files, past.folder, tree, folder, node.past.named_files)
     _check_files(root, await asyncio.to_thread(damage_in, folder, node.content_checks))

@@ -56,7 +56,7 @@ class TreeLoader:
             self._check_may_open(root, only_files=only_files)
             loading = self._loading.get(root)
             if loading is None:
-                aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
+                aliases = self._former_types(address, kind)
                 loading = self._loading[root] = self._node.loop.create_task(
                     self._load(self._node.keeper, root, aliases), context=self._node.context.copy()
                 )
@@ -93,8 +93,7 @@ class TreeLoader:
             self._check_may_open(root, only_files=only_files)
             if self._node.keeper is not None:
                 raise Unavailable(f"{root} does not exist on this node.")  # callers that may wait have it loaded
-            aliases = kind.aliases if kind is not None and len(address.segments) == 1 else ()
-            folder = self._folder_of(root, aliases)
+            folder = self._folder_of(root, self._former_types(address, kind))
             is_new = not folder.exists() and root not in self.expected
             if is_new and root not in self._node.arrivals.held and (target := self.moved_to(root)) is not None:
                 raise Forwarded(root, target)
@@ -123,8 +122,17 @@ class TreeLoader:
             tree = await self.load(root, only_files=True)
         if tree is not None and tree.destroyed is not None and not tree.is_replaced:
             return False
-        folder = tree_folder(self._node.folder, root)
-        return (tree is not None and bool(tree.actors)) or (folder.exists() and not (folder / DESTROYED).exists())
+        if tree is not None and tree.actors:
+            return True
+        stored = (root, *(Address.root_of(type_, root.name) for type_ in self._former_types(root, None)))
+        return any(self._node.forwards.has_tree(one) for one in stored)
+
+    def _former_types(self, address: Address, kind: AgentClass | None) -> Sequence[str]:
+        """Return the former type ids of the class of the root: its tree may still be stored under one of them."""
+        if kind is None or len(address.segments) > 1:
+            type_ = address.segments[0].type
+            kind = next((known for known in self._node.roots if known.type == type_), None)
+        return () if kind is None else kind.aliases
 
     def held_back(self, root: Address) -> Quarantined | None:
         """Return why a tree may not run, or `None` if it may."""

@@ -131,44 +131,54 @@ class TreeRemoval:
             self._node.forwards.remove(address)
 
     async def replace(
-        self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool = False, arrival: str | None = None
+        self,
+        root: Address,
+        folder: Path,
+        error: SapwoodError,
+        *,
+        is_new: bool = False,
+        is_rewind: bool = False,
+        arrival: str | None = None,
     ) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait until then.
 
-        With `is_new`, `UsageError` if there is such a tree. The folder is removed then. `arrival`: the id of the move
-        from another server that the folder comes from.
+        With `is_new`, `UsageError` if there is such a tree. With `is_rewind`, `NotFound` if there is none. The folder
+        is removed if the tree was not replaced, unless it is of an `arrival`: a move from another server, of this id.
         """
-        try:
-            self._node.arrivals.check(root, id=arrival)
-        except Unavailable:
-            self._folders.remove(folder)
-            raise
         # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
-        existing = set[Address]()
-        await asyncio.shield(
-            self._node.background.start(self._replace(root, folder, error, existing if is_new else None))
-        )
-        if existing:
-            raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
+        failed: list[Exception] = []
 
-    async def _replace(self, root: Address, folder: Path, error: SapwoodError, existing: set[Address] | None) -> None:
+        async def replace() -> None:
+            try:
+                self._node.arrivals.check(root, id=arrival)
+                await self._replace(root, folder, error, is_new=is_new, is_rewind=is_rewind)
+            except (SapwoodError, OSError) as raised:
+                if arrival is None:
+                    self._remove_unused(folder)
+                failed.append(raised)
+
+        await asyncio.shield(self._node.background.start(replace()))
+        if failed:
+            raise failed[0]
+
+    async def _replace(
+        self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool, is_rewind: bool
+    ) -> None:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         if self._node.erasing.concerns(root):
-            self._folders.remove(folder)
             raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
-        if existing is not None and tree.root.exists:
-            existing.add(root)
-            self._folders.remove(folder)
-            return
+        if is_new and tree.root.exists:
+            raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
+        if is_rewind and not tree.root.exists:
+            raise NotFound(f"{root} was destroyed, so it was not rewound.", path=root.segments)
         done = tree.destroyed = self._node.loop.create_future()
         tree.is_replaced = True
         self._node.sockets.close_within(tree.address, RESTARTING, "The agent restarts")
         try:
             await self.end(tree, error)
             if not self._is_ours(tree):
-                self._folders.remove(folder)
                 raise Moved(root)
             self._node.alarms.earlier(root, self._node.clock.now(), 0)  # whatever the other one has to do
             self._node.history.replaced(root)  # first: a crash must not leave it as if it had the new files
@@ -188,6 +198,11 @@ class TreeRemoval:
                 self._loader.put_away(tree)
             done.set_result(None)
         self._node.alarms.look_by(root, self._node.clock.now())
+
+    def _remove_unused(self, folder: Path) -> None:
+        """Remove a folder that did not become a tree."""
+        if folder.exists():
+            self._folders.remove(folder)
 
     def _is_ours(self, tree: Tree) -> bool:
         """Return whether a tree was not lost to another node since it was loaded."""

@@ -20,7 +20,16 @@ from sapwood.kernel.forks.forked_tree import HeldWork
 from sapwood.kernel.forks.tree_file import Manifest, manifest_of, read_tree_file, write_tree_file
 from sapwood.kernel.history.moments import At
 from sapwood.kernel.node.data_folder import tree_folder
-from sapwood.kernel.node.fork import Fork, being_made, check_target, check_work, copy_at, finish_folder, place
+from sapwood.kernel.node.fork import (
+    Fork,
+    being_made,
+    check_target,
+    check_work,
+    copy_at,
+    finish_folder,
+    place,
+    remove_left,
+)
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.stored_copies import half_of
 from sapwood.kernel.node.tree_placement import place_anywhere
@@ -89,11 +98,12 @@ async def _made(node: Node, source: Path, target: Address, work: WorkRule) -> tu
             copy = tree_folder(half, manifest.root)
             agents, held = await to_the_end(make_fork, copy, folder, order, node.unfinished_work())
             await to_the_end(finish_folder, folder, is_durable=node.gate.synced)
+        await to_the_end(shutil.rmtree, half, ignore_errors=True)
     except BaseException:
         await to_the_end(shutil.rmtree, folder, ignore_errors=True)
         raise
     finally:
-        await to_the_end(shutil.rmtree, half, ignore_errors=True)
+        await remove_left(half)
     return folder, agents, held
 
 

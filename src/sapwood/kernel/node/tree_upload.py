@@ -204,6 +204,8 @@ async def _commit(node: Node, root: Address, id: str) -> None:
     if folder.exists():  # otherwise a crash came right after it had become the tree
         await replace_tree(node, root, folder, Unavailable(f"{root} arrives."), is_new=True, arrival=id)
         node.forwards.remove(root)
+    elif not tree_folder(node.folder, root).exists():
+        raise StoredDataError(f"The files of {root} are lost: neither {folder} nor its place in 'trees' exists.")
     await to_the_end(arrivals.put, msgspec.structs.replace(arrival, state="done", at=node.clock.now()))
     arrivals.held.pop(root, None)
     node.alarms.earlier(root, node.clock.now(), 0)  # whatever it has to do

@@ -19,7 +19,7 @@ from sapwood import tracing
 from sapwood.address import PathSegment
 from sapwood.capabilities.children import Children
 from sapwood.capabilities.relatives import Family
-from sapwood.capabilities.steps import Work
+from sapwood.capabilities.steps import Steps, Work
 from sapwood.capabilities.stored_method import method_of, pack
 from sapwood.errors import Aborted, InvalidArguments, NotCopyable, Refused, TimedOut, Unavailable, UsageError
 from sapwood.kernel.actors.actor import Actor
@@ -178,6 +178,7 @@ class Runs:
         """Note that the code that runs now waits for runs: what ends the process is counted where the work is done."""
         if (work := self.work()) is not None:
             work.progressed()  # each time that it gets here: it may wait through many restarts
+            self._actor.of(Steps).note_waiting(work)
 
     def _check_wanted(self, wish: RunRequest) -> None:
         """Refuse to begin what would have to be stopped at once."""

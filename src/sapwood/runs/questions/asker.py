@@ -56,6 +56,8 @@ class Asker:
         name = self._name(work, key)
         row = self._own.find(work.id, name) or self._add(question, work, name)
         if row.answer is None:
+            actor.of(Steps).note_waiting(work)
+        if row.answer is None:
             work.progressed()  # each time that it gets here: it may wait through many restarts
         try:
             kind, value = await self.answer_to(row, work, parks=work.owner is not None)
