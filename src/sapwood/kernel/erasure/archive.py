@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from sapwood.address import Address
 from sapwood.errors import Unavailable
@@ -26,16 +26,24 @@ COPY_NOTE = "Seconds of the log were not in the second copy yet. Erase again wit
 class ClusterErasure:
     """Erases trees and subtrees from the log and the archive, on the node that owns them."""
 
-    def __init__(self, node: Node, keeper: Keeper, place: Callable[..., ErasedPlace]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        keeper: Keeper,
+        place: Callable[..., ErasedPlace],
+        write: Callable[[ErasureRecord], Awaitable[None]],
+    ) -> None:
         self._node = node
         self._keeper = keeper
         self._place = place
+        self._write = write
 
     async def knows(self, root: Address) -> bool:
-        """Return whether the log or the archive has anything of a tree."""
-        if await self._keeper.trees.tree(root) is not None:
+        """Return whether the log, its second copy or the archive has anything of a tree."""
+        if await self._keeper.trees.tree(root) is not None or await self._keys(tree_id(root)):
             return True
-        return bool(await self._keys(tree_id(root)))
+        copy = self._keeper.second_copy
+        return copy is not None and await copy.has(root)
 
     async def number_of_agents(self, root: Address) -> int:
         """Return how many agents of a tree have a database."""
@@ -45,10 +53,20 @@ class ClusterErasure:
     async def erase_tree(self, record: ErasureRecord) -> list[ErasedPlace]:
         """Erase a whole tree, whose end is in the log."""
         root = record.subject
-        last = await self._keeper.log_erasure.end_log(root)
+        if record.log_end is None:
+            record.log_end = await self._log_end(root)
+            await self._write(record)  # first: afterwards the log does not say where the tree ended
+        await self._keeper.log_erasure.drop(root, record.log_end)
         keys = await self._keys(tree_id(root))
         await self._keeper.archive.remove(keys)
-        return [self._log_place(), self._place("archive", count=len(keys)), *await self._segments(root, last)]
+        return [self._log_place(), self._place("archive", count=len(keys)), *await self._segments(root, record.log_end)]
+
+    async def _log_end(self, root: Address) -> int:
+        """Return up to where the stream of a destroyed tree may have messages of it."""
+        end, copy = await self._keeper.log_erasure.end_of(root), self._keeper.second_copy
+        if end or copy is None:
+            return end
+        return await copy.last_place(root)  # its messages have left the log
 
     async def erase_past(self, record: ErasureRecord) -> list[ErasedPlace]:
         """Erase a subtree: of its tree, nothing is kept that is older than now."""
@@ -79,9 +97,9 @@ class ClusterErasure:
 
     async def _segments(self, root: Address, up_to: int) -> list[ErasedPlace]:
         """Write the second copy of the log again without what it has of a tree."""
-        if self._keeper.erase_segments is None:
+        if self._keeper.second_copy is None:
             return []
-        count, is_covered = await self._keeper.erase_segments(root, up_to)
+        count, is_covered = await self._keeper.second_copy.erase(root, up_to)
         if is_covered:
             return [self._place("second copy of the log", count=count)]
         until = self._node.clock.now() + self._node.settings.history_seconds

@@ -79,7 +79,7 @@ class Erasures:
         keeper = node.keeper
         store = None if keeper is None else ArchiveStore(keeper.archive)
         self._records = ErasureRecords(node.folder, node.files, store)
-        self._cluster = None if keeper is None else ClusterErasure(node, keeper, self._place)
+        self._cluster = None if keeper is None else ClusterErasure(node, keeper, self._place, self._records.write)
         self._looking: asyncio.Task[None] | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self._subtree = ErasedSubtree(node, hooks, self._place)
@@ -187,7 +187,9 @@ class Erasures:
 
     async def _is_known(self, root: Address) -> bool:
         node, folder = self._node, self._folder(root)
-        if any(path.name.startswith(folder.name) for path in folder.parent.iterdir()) or root in node.trees:
+        if any(path.name.startswith(folder.name) for path in folder.parent.iterdir()):
+            return True
+        if (tree := node.trees.get(root)) is not None and tree.actors:
             return True
         if self._cluster is not None:
             return await self._cluster.knows(root)

@@ -40,6 +40,8 @@ class ErasureRecord(msgspec.Struct, kw_only=True):
     """Which child of its parent the subtree is. 0 means a whole tree."""
     types: list[str] = []
     """The type ids that a parent may have noted a subtree under."""
+    log_end: int | None = None
+    """In a cluster, the last place in the stream that may have messages of the tree."""
     done: dict[str, list[ErasedPlace]] = {}
     """What each finished step has removed."""
 
