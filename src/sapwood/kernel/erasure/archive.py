@@ -52,18 +52,23 @@ class ClusterErasure:
 
     async def erase_tree(self, record: ErasureRecord) -> list[ErasedPlace]:
         """Erase a whole tree, whose end is in the log."""
-        root = record.subject
-        if record.log_end is None:
-            record.log_end = await self._log_end(root)
-            await self._write(record)  # first: afterwards the log does not say where the tree ended
-        await self._keeper.log_erasure.drop(root, record.log_end)
-        keys = await self._keys(tree_id(root))
-        await self._keeper.archive.remove(keys)
-        return [self._log_place(), self._place("archive", count=len(keys)), *await self._segments(root, record.log_end)]
+        removed, segments = 0, list[ErasedPlace]()
+        for root in record.subjects:
+            name = str(root)
+            if name not in record.log_ends:
+                record.log_ends[name] = await self._log_end(root, is_former=root != record.subject)
+                await self._write(record)  # first: afterwards the log does not say where the tree ended
+            await self._keeper.log_erasure.drop(root, record.log_ends[name])
+            keys = await self._keys(tree_id(root))
+            await self._keeper.archive.remove(keys)
+            removed += len(keys)
+            segments += await self._segments(root, record.log_ends[name])
+        return [self._log_place(), self._place("archive", count=removed), *segments]
 
-    async def _log_end(self, root: Address) -> int:
+    async def _log_end(self, root: Address, *, is_former: bool) -> int:
         """Return up to where the stream of a destroyed tree may have messages of it."""
-        end, copy = await self._keeper.log_erasure.end_of(root), self._keeper.second_copy
+        end = await self._keeper.log_erasure.end_of(root, is_former=is_former)
+        copy = self._keeper.second_copy
         if end or copy is None:
             return end
         return await copy.last_place(root)  # its messages have left the log
@@ -108,5 +113,6 @@ class ClusterErasure:
 
     async def check(self, record: ErasureRecord) -> None:
         """Raise `Unavailable` if the archive has anything left of a whole tree."""
-        if record.subject.parent is None and (left := await self._keys(tree_id(record.subject))):
+        roots = record.subjects if record.subject.parent is None else []
+        if left := [key for root in roots for key in await self._keys(tree_id(root))]:
             raise Unavailable(f"The archive has {len(left)} objects left of the erased tree.")

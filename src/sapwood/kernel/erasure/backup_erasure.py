@@ -17,15 +17,20 @@ from sapwood.randomness import SYSTEM, new_id
 from sapwood.storage.files import Files, held_still
 
 STILL = "Erase it with `sapwood erase --backup FOLDER ADDRESS`, or remove the backup."
+FORMER = (
+    "It has the tree under a former address. Erase it with `sapwood erase --backup FOLDER FORMER_ADDRESS`, or remove "
+    "the backup."
+)
 GONE = "There is no backup at this path now: it was removed or moved."
 ELSEWHERE = "The backup is on another machine. It may hold a copy."
 UNREADABLE = "The folder cannot be read now. It may hold a copy."
 
 
-def backups_with(root: Address, notes: Sequence[BackupNote], here: str = "") -> list[ErasedPlace]:
+def backups_with(roots: Sequence[Address], notes: Sequence[BackupNote], here: str = "") -> list[ErasedPlace]:
     """Return the backups that hold a tree, or may. Takes a while: not for the event loop.
 
-    `here`: the name of this node. The folders of other nodes cannot be read.
+    `roots`: all addresses that it has had, the present one first. `here`: the name of this node. The folders of other
+    nodes cannot be read.
     """
     found: list[ErasedPlace] = []
     for note in notes:
@@ -37,8 +42,9 @@ def backups_with(root: Address, notes: Sequence[BackupNote], here: str = "") -> 
         try:
             if not (note.folder / TREES).is_dir():
                 found.append(ErasedPlace(place="backup", state="unknown", where=where, note=GONE))
-            elif _copies_of(note.folder, root):
-                found.append(ErasedPlace(place="backup", state="still there", where=where, note=STILL))
+            elif names := [root for root in roots if _copies_of(note.folder, root)]:
+                text = STILL if names[0] == roots[0] else FORMER
+                found.append(ErasedPlace(place="backup", state="still there", where=where, note=text))
         except OSError:
             found.append(ErasedPlace(place="backup", state="unknown", where=where, note=UNREADABLE))
     return found

@@ -24,6 +24,7 @@ from sapwood.kernel.erasure.backup_erasure import backups_with
 from sapwood.kernel.erasure.receipt import ErasedPlace, ErasureReceipt, PlaceState, signed, subject_of, time_text
 from sapwood.kernel.erasure.records import ErasureRecord, ErasureRecords
 from sapwood.kernel.erasure.stores import ArchiveStore
+from sapwood.kernel.erasure.subject_names import names_of
 from sapwood.kernel.erasure.subtree import ErasedSubtree
 from sapwood.kernel.erasure.traces import erase_traces
 from sapwood.kernel.marshal.values import pack
@@ -162,7 +163,8 @@ class Erasures:
             id=id, address=str(address), salt=new_id(node.random, 32), by=by, asked_at=node.clock.now()
         )
         if address.parent is None:
-            if not await self._is_known(address):
+            record.names = await self._names(address)
+            if not await self._is_known(record.subjects):
                 raise NotFound(f"{address} has no data.", path=address.segments)
             files = [path for path in self._folder(address).rglob("*") if path.is_file()]
             record.agents = sum(path.suffix == ".db" for path in files)
@@ -185,23 +187,33 @@ class Erasures:
     def _folder(self, root: Address) -> Path:
         return tree_folder(self._node.folder, root)
 
-    async def _is_known(self, root: Address) -> bool:
-        node, folder = self._node, self._folder(root)
+    async def _names(self, root: Address) -> list[str]:
+        """Return all addresses that a tree has had. `Forwarded` if it was moved."""
+        node = self._node
+        kind = next((known for known in node.roots if root.type in known.type_ids), None)
+        while (tree := await node.loader.load(root, kind, only_files=True)).destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        return names_of(root, tree, node.roots)
+
+    async def _is_known(self, roots: Sequence[Address]) -> bool:
+        """Return whether there is anything of a tree. `roots`: all its addresses, the present one first."""
+        node, root = self._node, roots[0]
+        folder = self._folder(root)
         if any(path.name.startswith(folder.name) for path in folder.parent.iterdir()):
             return True
         if (tree := node.trees.get(root)) is not None and tree.actors:
             return True
         if self._cluster is not None:
-            return await self._cluster.knows(root)
-        return any(one.state == "still there" for one in await self._backups_with(root))
+            return any([await self._cluster.knows(one) for one in roots])
+        return any(one.state == "still there" for one in await self._backups_with(roots))
 
-    async def _backups_with(self, root: Address) -> list[ErasedPlace]:
+    async def _backups_with(self, roots: Sequence[Address]) -> list[ErasedPlace]:
         """Return the backups that hold a tree, or may."""
         far, keeper = self._node.far, self._node.keeper
         if keeper is None:
-            return await asyncio.to_thread(backups_with, root, noted_backups(self._node.folder))
+            return await asyncio.to_thread(backups_with, roots, noted_backups(self._node.folder))
         here = "" if far is None else far.directory.here
-        return await asyncio.to_thread(backups_with, root, await noted_archived_backups(keeper.archive), here)
+        return await asyncio.to_thread(backups_with, roots, await noted_archived_backups(keeper.archive), here)
 
     async def _hear(self) -> None:
         """Make sure that all processes answer before anything is removed: each may have traces in memory."""
@@ -249,20 +261,21 @@ class Erasures:
         return [self._place("history", count=await self._hooks.history(self._node, record.subject.root))]
 
     async def _erase_traces(self, record: ErasureRecord) -> list[ErasedPlace]:
-        found = await erase_traces(self._node, record.subject, self._hooks, self._place)
+        found = await erase_traces(self._node, record.subjects, self._hooks, self._place)
         far = self._node.far
         for other in [] if far is None else await far.others():
             if far is not None:
-                found += read_places(await far.ask(other, ERASE_TRACES, pack(str(record.subject))))
+                found += read_places(await far.ask(other, ERASE_TRACES, pack(record.names)))
         return found
 
     async def _look_at_backups(self, record: ErasureRecord) -> list[ErasedPlace]:
         now = self._now()
-        held = await self._backups_with(record.subject.root)
-        return [msgspec.structs.replace(one, done_at=now) for one in [*held, *self._kept(record.subject)]]
+        roots = list(dict.fromkeys(one.root for one in record.subjects))
+        held = await self._backups_with(roots)
+        return [msgspec.structs.replace(one, done_at=now) for one in [*held, *self._kept(record.subjects)]]
 
-    def _kept(self, subject: Address) -> list[ErasedPlace]:
-        notes = [find(self._node.folder, subject) for find in self._hooks.kept]
+    def _kept(self, subjects: Sequence[Address]) -> list[ErasedPlace]:
+        notes = [find(self._node.folder, subjects) for find in self._hooks.kept]
         return [self._place("records", state="kept", note=note) for note in notes if note]
 
     async def _check(self, record: ErasureRecord) -> list[ErasedPlace]:
@@ -331,9 +344,9 @@ class Erasures:
         return pack(await self._erase_here(address, asked.by, asked.id))
 
     async def _erase_traces_for_other(self, message: bytes) -> bytes:
-        subject = Address.parse(msgspec.msgpack.decode(message, type=str))
-        found = await erase_traces(self._node, subject, self._hooks, self._place)
-        return pack([*found, *([] if self._cluster is None else self._kept(subject))])  # workers share a folder
+        subjects = [Address.parse(name) for name in msgspec.msgpack.decode(message, type=list[str])]
+        found = await erase_traces(self._node, subjects, self._hooks, self._place)
+        return pack([*found, *([] if self._cluster is None else self._kept(subjects))])  # workers share a folder
 
     def _answer(self, act: Callable[[bytes], Awaitable[bytes]], message: bytes, exchange: Exchange) -> None:
         async def work() -> None:

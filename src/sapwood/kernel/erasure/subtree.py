@@ -7,23 +7,23 @@ sub-agents is deleted from those, and each is written again, because a deleted r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, Unavailable, UsageError
 from sapwood.kernel.actors.children_table import ChildrenTable, ChildRow
 from sapwood.kernel.actors.idempotency import IDEMPOTENCY
-from sapwood.kernel.alarms.tree_index import OWN_AND_BELOW, TREE
+from sapwood.kernel.alarms.tree_index import OWN_AND_BELOW
 from sapwood.kernel.erasure.receipt import ErasedPlace
 from sapwood.kernel.erasure.records import ErasureRecord
+from sapwood.kernel.erasure.subject_names import names_of
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.erasure import ErasedBelow, ErasureHooks
 from sapwood.kernel.trees.deletion import child_stem
-from sapwood.kernel.trees.pending_questions import QUESTIONS
+from sapwood.kernel.trees.former_addresses import ADDRESSES
 from sapwood.kernel.trees.tree import Tree
 from sapwood.kernel.trees.tree_files import ROOT_STEM
-from sapwood.kernel.trees.usage import SPENDING
 from sapwood.storage.blobs import blob_folder
 from sapwood.storage.database import Database
 from sapwood.storage.wal_frames import has_empty_log
@@ -56,6 +56,7 @@ class ErasedSubtree:
         if row is None:
             raise NotFound(f"There is no {subject}.", path=subject.segments)
         record.generation, record.types = row.generation, list(dict.fromkeys((row.type, *types)))
+        record.names = names_of(subject, tree, self._node.roots)
         record.stems = await self._below(tree, child_stem(stems[-1], row.generation))
         files = [path for stem in record.stems for path in _files_of(tree.folder, stem)]
         record.agents, record.files = len(record.stems), len(files)
@@ -122,13 +123,13 @@ class ErasedSubtree:
             if database.exists:
                 database.begin()
                 tree.slices.commit()  # what its agent has yet to write of them is deleted with the rest
-                below = ErasedBelow(subject, subject.segments[depth + 1 :], record.types)
+                below = ErasedBelow(record.subjects, depth, record.types)
                 rows += sum(erase(database, below) for erase in self._hooks.rows)
-        rows += self._erase_in_root(tree, subject)
+        rows += sum(_erase_in_root(tree.root, one) for one in record.subjects)
         changed = set(above)
         for path in sorted(tree.folder.glob("*.db")):
             database = tree.database(path.stem, tree.limits)
-            if database.has(IDEMPOTENCY) and (count := _erase_outcomes(database, subject)):
+            if database.has(IDEMPOTENCY) and (count := _erase_outcomes(database, record.subjects)):
                 rows += count
                 changed.add(path.stem)
             tree.slices.commit()
@@ -138,18 +139,6 @@ class ErasedSubtree:
             if database.exists:
                 await self._write_again(tree, database)
         return [self._place("other agents of the tree", count=rows)]
-
-    def _erase_in_root(self, tree: Tree, subject: Address) -> int:
-        """Delete what the indexes of the tree have of the agents."""
-        root, count = tree.root, 0
-        if root.has(TREE):
-            count += _changed(root, f"DELETE FROM sapwood_alarms WHERE {OWN_AND_BELOW} RETURNING 1", str(subject))  # noqa: S608 - ours
-        if root.has(QUESTIONS):
-            count += _changed(root, f"DELETE FROM sapwood_questions WHERE {OWN_AND_BELOW} RETURNING 1", str(subject))  # noqa: S608 - ours
-        if root.has(SPENDING):
-            path = OWN_AND_BELOW.replace("owner", "path")
-            count += _changed(root, f"DELETE FROM sapwood_spending WHERE {path} RETURNING 1", str(subject))  # noqa: S608 - ours
-        return count
 
     async def _write_again(self, tree: Tree, database: Database) -> None:
         """Write a database again without what was deleted from it, and empty its log."""
@@ -184,16 +173,21 @@ def _files_of(folder: Path, stem: str) -> list[Path]:
     ]
 
 
-def _erase_outcomes(database: Database, subject: Address) -> int:
+def _erase_in_root(root: Database, subject: Address) -> int:
+    """Delete what the indexes of a tree have of the agents."""
+    count = 0
+    for schema, table, column in ADDRESSES:
+        if root.has(schema):
+            where = OWN_AND_BELOW.replace("owner", column)
+            count += len(root.execute(f"DELETE FROM {table} WHERE {where} RETURNING 1", str(subject)))  # noqa: S608 - ours
+    return count
+
+
+def _erase_outcomes(database: Database, subjects: Sequence[Address]) -> int:
     """Delete the outcomes of calls that the agents have made with idempotency keys."""
     # An address ends at the space before the file stem; "!" and "0" are the characters after " " and "/".
-    return _changed(
-        database,
+    sql = (
         "DELETE FROM sapwood_idempotency WHERE (caller >= ?1 || ' ' AND caller < ?1 || '!')"
-        " OR (caller >= ?1 || '/' AND caller < ?1 || '0') RETURNING 1",
-        str(subject),
+        " OR (caller >= ?1 || '/' AND caller < ?1 || '0') RETURNING 1"
     )
-
-
-def _changed(database: Database, sql: str, *arguments: str) -> int:
-    return len(database.execute(sql, *arguments))
+    return sum(len(database.execute(sql, str(one))) for one in subjects)

@@ -33,12 +33,15 @@ class LogErasure:
         self._lock = lock
         self._note_live = note_live
 
-    async def end_of(self, root: Address) -> int:
-        """Return where the log of a destroyed tree ends, or 0 if the log has nothing of it."""
+    async def end_of(self, root: Address, *, is_former: bool = False) -> int:
+        """Return where the log of a destroyed tree ends, or 0 if the log has nothing of it.
+
+        `is_former`: the tree has another address now, and no tree can have this one.
+        """
         records = await self._log.read(shard_of(root), tree_id(root))
         if not records:
             return 0
-        if not unseal(records[-1]).message.is_end:
+        if not is_former and not unseal(records[-1]).message.is_end:
             raise Unavailable(f"{root} was created again while it was erased.")
         return records[-1].sequence
 

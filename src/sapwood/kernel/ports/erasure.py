@@ -14,11 +14,17 @@ from sapwood.storage.database import Database
 class ErasedBelow(NamedTuple):
     """A subtree that is erased, as one of the agents above it knows it."""
 
-    subject: Address
-    path: tuple[PathSegment, ...]
-    """From a child of that agent to the erased agent."""
+    subjects: Sequence[Address]
+    """All addresses of the erased agent, the present one first."""
+    depth: int
+    """How many agents are above that agent."""
     types: Sequence[str]
     """The type ids that the class of the erased agent has had."""
+
+    @property
+    def paths(self) -> list[tuple[PathSegment, ...]]:
+        """The paths from a child of that agent to the erased agent, by all type ids."""
+        return list(dict.fromkeys(one.segments[self.depth + 1 :] for one in self.subjects))
 
 
 async def _no_children(parent: Any, type: str, name: str) -> None:
@@ -40,7 +46,7 @@ class ErasureHooks:
     """
     memory: Sequence[Callable[[Any, Address], int]] = ()
     """Each removes what a node has in memory, and returns how many records."""
-    kept: Sequence[Callable[[Path, Address], str]] = ()
+    kept: Sequence[Callable[[Path, Sequence[Address]], str]] = ()
     """Each returns what a data folder keeps on purpose, as a sentence; an empty string for nothing."""
 
 

@@ -20,9 +20,10 @@ CONTENT = ("input", "output", "summary", "error", "display")
 
 def erase_runs(database: Database, below: ErasedBelow) -> int:
     """Remove the content of the runs that an agent has given to an erased sub-agent of its own."""
-    if len(below.path) != 1 or not database.has(RUNS):
+    path = below.paths[0]
+    if len(path) != 1 or not database.has(RUNS):
         return 0
-    name, types = below.path[0].name, msgspec.json.encode(list(below.types)).decode()
+    name, types = path[0].name, msgspec.json.encode(list(below.types)).decode()
     where = "type IN (SELECT value FROM json_each(?)) AND name = ?"
     runs = database.execute(f"SELECT id, tool_call FROM sapwood_runs WHERE {where}", types, name)  # noqa: S608 - ours
     database.execute(
