@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conformance.replicated import Storage, running_replicated, storage_of
 
-from sapwood import Agent, App, NotFound, Unavailable
+from sapwood import Agent, App, NotFound, Unavailable, agent
 from sapwood.kernel.log.idle_trees import IdleTrees
 from sapwood.kernel.ports.shards import SHARDS, shard_of
 from sapwood.runtimes.cluster.base.layout import Layout, Names
@@ -151,3 +152,67 @@ async def test_a_destroyed_tree_is_erased_from_the_second_copy_of_the_log(has_sn
         assert segments_with(world, SECRET) == []
         with pytest.raises(NotFound):
             await world.app.erase(ClusterTrunk, "ann")
+
+
+async def test_a_new_owner_of_a_shard_does_not_create_a_tree_again_before_its_erasure_is_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_replicated(App(agents=[ClusterTrunk])) as world:
+        await grown(world)
+        remove = MemoryArchive.remove
+
+        async def refuse(self: MemoryArchive, keys: Sequence[str]) -> None:
+            raise Unavailable("The archive does not answer.")
+
+        monkeypatch.setattr(MemoryArchive, "remove", refuse)
+        with pytest.raises(Unavailable):
+            await world.app.erase(ClusterTrunk, "ann", id="t")
+        monkeypatch.setattr(MemoryArchive, "remove", remove)
+        world.node.erasing.end(ANN)  # the new owner has not looked for erasures yet
+        await lose_and_gain(world)
+
+        with pytest.raises(NotFound, match="being erased"):
+            await world.get_agent(ClusterTrunk, "ann")
+        receipt = await world.app.erase(ClusterTrunk, "ann", id="t")
+
+        assert receipt.is_about(str(ANN))
+        assert await (await world.get_agent(ClusterTrunk, "ann")).read() == ""
+
+
+async def test_a_shard_that_comes_back_serves_what_another_node_has_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_replicated(App(agents=[ClusterTrunk])) as world:
+        await grown(world)
+        world.node.erasing.begin(ANN)  # as of an erasure that another node has finished since
+        await lose_and_gain(world)
+        assert await (await world.get_agent(ClusterTrunk, "ann")).read() == SECRET
+
+
+async def lose_and_gain(world: World) -> None:
+    """Have the node of a world lose the shard of the tree, and get it again."""
+    runtime: Any = world.app._runtime  # pyright: ignore[reportPrivateUsage]
+    holding = runtime._member.holding
+    holding.lost([shard_of(ANN)])
+    await holding.gained({shard_of(ANN): True})
+
+
+async def test_a_tree_is_erased_from_the_log_of_the_type_id_that_its_class_had(tmp_path: Path) -> None:
+    class OldRing(Agent[str]):
+        initial_state = ""
+
+        async def keep(self, text: str) -> None:
+            self.set_state(text)
+
+    @agent(type="NewRing", aliases=("OldRing",))
+    class NewRing(OldRing):
+        async def read(self) -> str:
+            return self.state
+
+    old, new = App(agents=[OldRing]), App(agents=[NewRing])
+    async with running_replicated(old, data=tmp_path / "data") as world:
+        await (await world.get_agent(OldRing, "ann")).keep(SECRET)
+    async with running_replicated(new, data=tmp_path / "data") as world:
+        storage = storage_of(world.data)
+        await world.app.erase(NewRing, "ann")
+        left = [one for stored in storage.log._stored for one in stored]  # pyright: ignore[reportPrivateUsage]
+        assert not any(SECRET.encode() in one.record.data for one in left)
+        assert await (await world.get_agent(NewRing, "ann")).read() == ""

@@ -15,6 +15,11 @@ class Erasing:
         """The subjects of all erasures since the start, also of those that have ended."""
 
     @property
+    def subjects(self) -> frozenset[Address]:
+        """The agents that are being erased now."""
+        return frozenset(self._subjects)
+
+    @property
     def count(self) -> int:
         """How many erasures have begun since the start."""
         return len(self._begun)

@@ -52,18 +52,22 @@ class ClusterErasure:
 
     async def erase_tree(self, record: ErasureRecord) -> list[ErasedPlace]:
         """Erase a whole tree, whose end is in the log."""
+        return [self._log_place(), *await self._erase_roots(record, _roots_of(record))]
+
+    async def _erase_roots(self, record: ErasureRecord, roots: Sequence[Address]) -> list[ErasedPlace]:
+        """Erase all that is stored of a tree under some of its addresses."""
         removed, segments = 0, list[ErasedPlace]()
-        for root in record.subjects:
+        for root in roots:
             name = str(root)
             if name not in record.log_ends:
-                record.log_ends[name] = await self._log_end(root, is_former=root != record.subject)
+                record.log_ends[name] = await self._log_end(root, is_former=root != record.subject.root)
                 await self._write(record)  # first: afterwards the log does not say where the tree ended
             await self._keeper.log_erasure.drop(root, record.log_ends[name])
             keys = await self._keys(tree_id(root))
             await self._keeper.archive.remove(keys)
             removed += len(keys)
             segments += await self._segments(root, record.log_ends[name])
-        return [self._log_place(), self._place("archive", count=removed), *segments]
+        return [self._place("archive", count=removed), *segments]
 
     async def _log_end(self, root: Address, *, is_former: bool) -> int:
         """Return up to where the stream of a destroyed tree may have messages of it."""
@@ -77,6 +81,8 @@ class ClusterErasure:
         """Erase a subtree: of its tree, nothing is kept that is older than now."""
         root = record.subject.root
         tree = await self._node.loader.load_files(root)
+        if not tree.root.exists:  # it was destroyed since
+            return await self.erase_tree(record)
         keeper, folder = self._keeper, tree.stored_object_folder()
         prefixes = [] if folder is None else [agent_prefix(folder, stem) for stem in record.stems]
         with tree.visited():
@@ -87,7 +93,12 @@ class ClusterErasure:
         for prefix in prefixes:
             old += [key async for key in keeper.archive.keys(prefix)]
         await keeper.archive.remove(old)
-        return [self._log_place(), self._place("archive", count=len(old)), *await self._segments(root, first - 1)]
+        return [
+            self._log_place(),
+            self._place("archive", count=len(old)),
+            *await self._segments(root, first - 1),
+            *(await self._erase_roots(record, former) if (former := _roots_of(record)[1:]) else ()),
+        ]
 
     def _log_place(self) -> ErasedPlace:
         return self._place("log", state="unknown", note=LOG_NOTE)
@@ -113,6 +124,11 @@ class ClusterErasure:
 
     async def check(self, record: ErasureRecord) -> None:
         """Raise `Unavailable` if the archive has anything left of a whole tree."""
-        roots = record.subjects if record.subject.parent is None else []
+        roots = _roots_of(record) if record.subject.parent is None else []
         if left := [key for root in roots for key in await self._keys(tree_id(root))]:
             raise Unavailable(f"The archive has {len(left)} objects left of the erased tree.")
+
+
+def _roots_of(record: ErasureRecord) -> list[Address]:
+    """Return the addresses that the tree of an erased agent has had, the present one first."""
+    return list(dict.fromkeys(one.root for one in record.subjects))

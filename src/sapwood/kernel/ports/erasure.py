@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +39,8 @@ class ErasureHooks:
     """Deletes the sub-agent of an agent that has this type and name."""
     rows: Sequence[Callable[[Database, ErasedBelow], int]] = ()
     """Each removes what the database of an agent above has of the subtree, and returns from how many rows."""
+    knows: Sequence[Callable[[Database, ErasedBelow], bool]] = ()
+    """Each returns whether the database of an agent above has something of the subtree, also if that was deleted."""
     history: Callable[[Any, Address], Awaitable[int]] | None = None
     """Forgets the past of a whole tree that a node runs, and returns how many files that removed.
 
@@ -55,4 +57,8 @@ class ErasurePort(Protocol):
 
     async def erase(self, address: Address, *, by: str, id: str | None = None) -> Any:
         """Erase an agent with all below it, and return the signed receipt."""
+        ...
+
+    async def gained(self, shards: Collection[int]) -> None:
+        """Learn which agents of these shards are being erased. Calls reach their trees once this returns."""
         ...
