@@ -13,7 +13,8 @@ from tests.conformance.chats import MESSAGES, TALKER, Talking, check_history, do
 from tests.conformance.served import Served
 from tests.conformance.worlds import Run
 
-from sapwood import Refused, tool
+from sapwood import Limits, Per, Refused, tool
+from sapwood.chat.models.token_estimates import OVERHEAD
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.errors import InvalidArguments, NotFound, Unavailable
 from sapwood.testing import ScriptedModel, World, call, fails, text
@@ -221,6 +222,30 @@ async def test_a_regenerated_answer_that_waits_for_a_person_is_the_branch_that_i
         await one.world.settled()
 
         assert await texts(agent) == ["hi", "paid"]
+
+
+@pytest.mark.parametrize("answer", ["allow", "deny", "cancel"])
+async def test_a_regenerated_answer_that_waits_for_more_of_a_limit_and_is_not_allowed_it_brings_back_the_old_one(
+    answer: str,
+) -> None:
+    limits = Limits(tokens=Per("day", OVERHEAD + 80, extend_by=1000))
+    cls = talker(ScriptedModel(text("ok"), text("again")), limits=limits, model_settings={"max_tokens": 60})
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.settled()
+        (question,) = await agent.questions.list()
+        assert await texts(agent) == ["hi"]
+
+        if answer == "cancel":
+            await agent.turns.cancel("r1")
+        else:
+            await agent.questions.answer(question, answer)
+        await one.world.settled()
+
+        assert await texts(agent) == await seen(agent) == ["hi", "again" if answer == "allow" else "ok"]
 
 
 async def test_branches_branch_again(run: Run) -> None:

@@ -313,6 +313,14 @@ async def test_a_request_with_files_is_refused() -> None:
             await replayed(world, turn.id)
 
 
+async def test_a_named_model_that_cannot_be_used_does_not_hide_the_others() -> None:
+    model = ScriptedModel(text("Hello."), each=True)
+    cls = desk(get_model=lambda agent: model, model=None)
+    async with running(App(agents=[cls], models={"unusable": "nobody:nothing", "usable": model})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("Hello!")
+        assert (await replayed(world, turn.id))["replay"]["ended"] == "completed"
+
+
 async def test_headers_of_settings_are_not_recorded() -> None:
     cls = desk(text("Hello."), model_settings={"extra_headers": {"x-key": "a secret"}, "temperature": 0.5})
     async with running(App(agents=[cls])) as world:

@@ -155,3 +155,41 @@ def test_the_only_way_to_continue_is_listed_if_the_active_path_ends_before_it(da
 
     (found,) = talk.transcript.tree.branches()
     assert (found.message_id, found.after, found.messages, found.is_active) == (answer, first, 3, False)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_follows_deleted_messages_follows_the_last_one_before_them_that_is_left(
+    database: Database, seed: int
+) -> None:
+    random = Random(seed)
+    talk = Talk(database, random)
+    talk.say()
+    for _ in range(20):
+        random.choice([talk.say, talk.regenerate, talk.edit, talk.switch])()
+    before = {one.message["id"]: one.after for one in talk.transcript.tree.messages()}
+    gone = set(random.sample(sorted(before), len(before) // 2))
+
+    talk.transcript.remove(gone)
+
+    def left(id: str | None) -> str | None:
+        while id in gone:
+            id = before[id]
+        return id
+
+    after = {one.message["id"]: one.after for one in talk.transcript.tree.messages()}
+    assert after == {id: left(parent) for id, parent in before.items() if id not in gone}
+    assert not gone & {id for (id,) in database.execute("SELECT message FROM sapwood_model_messages")}
+
+
+def test_a_conversation_whose_messages_follow_each_other_in_a_cycle_can_be_used(database: Database) -> None:
+    talk = Talk(database, Random(0))
+    talk.say()
+    talk.edit()
+    database.execute("UPDATE sapwood_messages SET parent = (SELECT max(position) FROM sapwood_messages)")
+
+    talk.transcript.go_back(talk.transcript.ids()[0][0])
+    talk.say()
+    talk.transcript.remove([talk.transcript.ids()[0][0]])
+
+    assert talk.transcript.tree.branches()
+    assert len(talk.transcript.ids()) == 2

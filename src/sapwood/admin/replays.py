@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,8 +188,9 @@ async def _model(
             model = named.find(name)
             return (model if name in named.models else await stack.enter_async_context(model)), name
         for one in (*_models_of(cls), *named.models.values()):
-            if (model := model_of(one)).model_id == recorded:
-                return model, recorded
+            with suppress(ModelUnusable):  # for example without its key: another one may be meant
+                if (model := model_of(one)).model_id == recorded:
+                    return model, recorded
         return await stack.enter_async_context(named.find(recorded)), recorded
     except ModelUnusable as error:
         if name is None:

@@ -22,7 +22,7 @@ from sapwood.cli.parameters import DataOfApp, whole_number
 from sapwood.cli.terminal import Text, say
 from sapwood.errors import UsageError
 from sapwood.evals.junit import junit, problems_of
-from sapwood.evals.turn_task import INSTALL, TurnTask, model_of_class
+from sapwood.evals.turn_task import INSTALL, TurnTask, destroy_leftovers, model_of_class
 
 TERMINATED = 128 + signal.SIGTERM
 """The exit code after SIGTERM."""
@@ -115,6 +115,8 @@ def _read(file: Path) -> tuple[TurnTask, list[Dataset[Any, Any, Any]]]:
             f"{str(file)!r} must define one task and at least one Dataset, but it defines {len(tasks)} tasks and "
             f"{len(datasets)} datasets. Write task = turn_task(app, Desk) and dataset = Dataset(…)."
         )
+    if empty := [one.name for one in datasets.values() if not one.cases]:
+        raise UsageError(f"The dataset {empty[0]!r} of {str(file)!r} has no cases, so it would pass. Add a Case.")
     return next(iter(tasks.values())), list(datasets.values())
 
 
@@ -134,7 +136,7 @@ async def _run(
         async with task.app as app:
             if task.name is not None:
                 app.node.alarms.stop()  # the trees of the folder must not begin to work here
-                await task.destroy_leftovers()  # of a process that was killed
+                await destroy_leftovers(task)  # of a process that was killed
             try:
                 return [
                     await dataset.evaluate(
@@ -148,7 +150,7 @@ async def _run(
                 ]
             finally:
                 if task.name is not None:
-                    await task.destroy_leftovers()  # the cases that were interrupted
+                    await destroy_leftovers(task)  # the cases that were interrupted
 
 
 def _write(file: Path, reports: Sequence[EvaluationReport[Any, Any, Any]]) -> None:

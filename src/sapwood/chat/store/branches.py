@@ -159,6 +159,31 @@ class BranchTree:
         )
         return [id for (id,) in rows]
 
+    def detach(self, ids: str) -> None:
+        """Let what follows messages, by their ids as JSON, follow what is before them: they are about to be deleted."""
+        gone: dict[int, int | None] = dict(
+            self._db.execute(
+                "SELECT position, iif(parent < position, parent, NULL) FROM sapwood_messages"
+                " WHERE id IN (SELECT value FROM json_each(?))",
+                ids,
+            )
+        )
+        following: list[tuple[int, int | None]] = self._db.execute(
+            "SELECT position, parent FROM sapwood_messages WHERE parent IN (SELECT value FROM json_each(?))",
+            _json([*gone]),
+        )
+        changed: list[tuple[int, int | None]] = []
+        for position, parent in following:
+            if position not in gone:
+                while parent in gone:
+                    parent = gone[parent]
+                changed.append((position, parent))
+        self._db.execute(
+            "UPDATE sapwood_messages SET parent = one.value ->> 1 FROM json_each(?) AS one"
+            " WHERE position = one.value ->> 0",
+            msgspec.json.encode(changed).decode(),
+        )
+
     def _nodes(self) -> list[_Node]:
         return _nodes(self._db.execute)
 
@@ -228,8 +253,8 @@ def _branches(select: Select) -> list[ConversationBranch]:
 
 
 def _nodes(select: Select) -> list[_Node]:
-    """Return all messages in their order, each after its parent."""
-    rows: list[Any] = select("SELECT position, parent, is_active FROM sapwood_messages")
+    """Return all messages in their order, each after its parent. In a damaged file, parents may be a cycle."""
+    rows: list[Any] = select("SELECT position, iif(parent < position, parent, NULL), is_active FROM sapwood_messages")
     return sorted((_Node(*row) for row in rows), key=lambda node: node.position)
 
 

@@ -39,7 +39,7 @@ class MessageSearch:
     def put(self, message: dict[str, Any]) -> None:
         """Note the words of a message that is stored or changed."""
         if self._db.has(SEARCH):
-            self.forget(message["id"])
+            self.forget(msgspec.json.encode([message["id"]]).decode())
             self._add(message)
 
     def _add(self, message: dict[str, Any]) -> None:
@@ -50,9 +50,10 @@ class MessageSearch:
         if self._db.has(SEARCH):
             self._db.execute("UPDATE sapwood_message_words SET id = ? WHERE id = ?", new, id)
 
-    def forget(self, id: str) -> None:
+    def forget(self, ids: str) -> None:
+        """Forget messages, by their ids as JSON."""
         if self._db.has(SEARCH):
-            self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
+            self._db.execute("DELETE FROM sapwood_message_words WHERE id IN (SELECT value FROM json_each(?))", ids)
 
     def clear(self) -> None:
         if self._db.has(SEARCH):

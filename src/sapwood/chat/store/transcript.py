@@ -235,20 +235,17 @@ class Transcript:
     def remove(self, ids: Iterable[str]) -> None:
         """Delete messages, and with them what the model saw of them. What followed one follows the one before it."""
         gone = set(ids)
-        for id in gone:
-            self._db.execute(
-                "UPDATE sapwood_messages SET parent = gone.parent FROM"
-                " (SELECT position, parent FROM sapwood_messages WHERE id = ?) AS gone"
-                " WHERE sapwood_messages.parent = gone.position",
-                id,
-            )
-            self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
-            self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
-            self._words.forget(id)
-            self.unpin(id)
-        if gone:
-            self._forget_history()
-            self._tell_changed(gone)
+        if not gone:
+            return
+        given = msgspec.json.encode(gone).decode()
+        self.tree.detach(given)
+        self._db.execute("DELETE FROM sapwood_messages WHERE id IN (SELECT value FROM json_each(?))", given)
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE message IN (SELECT value FROM json_each(?))", given)
+        self._words.forget(given)
+        if self._db.has(COMPACTION):
+            self._db.execute("DELETE FROM sapwood_pinned_messages WHERE id IN (SELECT value FROM json_each(?))", given)
+        self._forget_history()
+        self._tell_changed(gone)
 
     def _tell_changed(self, ids: Collection[str]) -> None:
         if self.on_changed is not None:
