@@ -44,7 +44,7 @@ class Erasing:
 
     def check_tree(self, root: Address) -> None:
         """Raise `Unavailable` for a tree of which agents are being erased."""
-        if self._subjects and self.concerns(root):
+        if self._subjects and self.concerns(root, self.count):
             raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
 
     def check(self, address: Address) -> None:

@@ -167,8 +167,7 @@ class TreeRemoval:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
-        if self._node.erasing.concerns(root):
-            raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
+        self._node.erasing.check_tree(root)
         if is_new and tree.root.exists:
             raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
         if is_rewind and not tree.root.exists:
