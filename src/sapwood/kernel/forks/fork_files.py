@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.address import Address
-from sapwood.errors import NotFound
+from sapwood.errors import NotFound, StoredDataError
 from sapwood.kernel.actors.children_table import CHILDREN
 from sapwood.kernel.actors.fork_origin import WorkRule
 from sapwood.kernel.actors.idempotency import IDEMPOTENCY
@@ -134,7 +134,7 @@ def _stem_of(copy: Path, source: Address) -> str:
                     )
         if not found:
             raise NotFound(f"{source} does not exist.", path=source.segments)
-        stem = child_stem(stem, found[0][0])
+        stem = child_stem(stem, _generation(found[0][0]))
     return stem
 
 
@@ -145,7 +145,7 @@ def _add_children(agent: ForkedAgent, edit: OfflineEdit) -> None:
     for generation, type_, name in edit.execute(
         "SELECT generation, type, name FROM sapwood_children ORDER BY generation"
     ):
-        stem = child_stem(agent.stem, generation)
+        stem = child_stem(agent.stem, _generation(generation))
         agent.children.append(
             ForkedAgent(
                 agent.address.child(type_, name),
@@ -155,6 +155,13 @@ def _add_children(agent: ForkedAgent, edit: OfflineEdit) -> None:
                 agent.database.with_name(f"{stem}.db"),
             )
         )
+
+
+def _generation(stored: object) -> int:
+    """Return what is part of the name of a file. A file that was imported may have anything in this place."""
+    if not isinstance(stored, int):
+        raise StoredDataError(f"The generation of a child must be a whole number, got {stored!r}.")
+    return stored
 
 
 def _move_files(old: Path, new: Path) -> None:
