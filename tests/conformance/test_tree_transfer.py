@@ -15,7 +15,7 @@ import pytest
 from tests.conformance.test_forks import HOUR, ForkBough, ForkPlant, ForkTwig, nothing_done
 from tests.conformance.worlds import Run, until
 
-from sapwood import Agent, ChatAgent
+from sapwood import Agent, ChatAgent, with_options
 from sapwood.errors import NotFound, StoredDataError, UsageError
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.storage.engine import CHECKED
@@ -33,6 +33,22 @@ class Albumist(ChatAgent):
 
     async def bytes_of(self, digest: str) -> bytes:
         return await self.files.get(digest)
+
+
+class TransferTill(ForkTwig):
+    pass
+
+
+class TransferClerk(Agent):
+    async def charge(self) -> list[int]:
+        till = await self.sub_agent(TransferTill, "t")
+        await with_options(till, idempotency_key="order").put(1)
+        return await till.numbers()
+
+
+class TransferShop(Agent):
+    async def charge(self) -> list[int]:
+        return await (await self.sub_agent(TransferClerk, "c")).charge()
 
 
 def files_in(path: Path) -> dict[str, str]:
@@ -105,6 +121,20 @@ async def test_a_subtree_is_exported_as_a_tree_of_its_own(run: Run, tmp_path: Pa
         fork = await world.app.import_(tmp_path / "left")
         assert str(fork.address) == "ForkBough:left"
         assert await (await world.app.get_agent(ForkBough, "left", sub=[(ForkTwig, "x")])).numbers() == [2]
+
+
+@pytest.mark.parametrize("name", ["a", "moved"])
+async def test_a_subtree_keeps_the_outcomes_of_its_keyed_calls(name: str, run: Run, tmp_path: Path) -> None:
+    async with run(TransferShop, TransferClerk) as world:
+        assert await (await world.get_agent(TransferShop, "a")).charge() == [1]
+        if name != "a":
+            await world.app.move(TransferShop, "a", to=name)
+        await world.app.export(TransferShop, name, tmp_path / "clerk", sub=[(TransferClerk, "c")])
+
+        await world.app.import_(tmp_path / "clerk")
+
+        assert await (await world.get_agent(TransferClerk, "c")).charge() == [1]
+        assert await (await world.get_agent(TransferShop, name)).charge() == [1]
 
 
 async def test_what_is_exported_and_imported_and_exported_again_has_the_same_rows(run: Run, tmp_path: Path) -> None:

@@ -65,9 +65,7 @@ def make_fork(copy: Path, folder: Path, order: ForkOrder, work: UnfinishedWork) 
     stem = ROOT_STEM if order.is_cut else _stem_of(copy, order.source)
     root = _moved_subtree(copy, folder, stem, order.source, order.target, visit)
     if order.target != order.source:
-        names = {f"{within(one.source, first)} {one.source_stem}": f"{one.address} {one.stem}" for one in root.below()}
-        for agent in callers:
-            _rename_callers(agent, names)
+        _rename_all_callers(root, first, callers)
     with editing(root.database) as edit:
         if order.target != order.source:
             forget_moves(edit)
@@ -84,9 +82,18 @@ def move_subtree(copy: Path, folder: Path, source: Address) -> int:
 
     Work, ids and addresses stay as they were: it is not a fork yet. Returns the number of its agents.
     """
+    callers: list[ForkedAgent] = []
     with editing(_root_in(copy, source)) as edit:
         rows = read_rows(edit)
-    root = _moved_subtree(copy, folder, _stem_of(copy, source), source, source, lambda agent, edit: None)
+        first = birthplace(edit)
+
+    def visit(agent: ForkedAgent, edit: OfflineEdit) -> None:
+        if edit.has(IDEMPOTENCY):
+            callers.append(agent)
+
+    root = _moved_subtree(copy, folder, _stem_of(copy, source), source, source, visit)
+    if source != source.root:  # its files have other names, and it does not know that its tree was moved
+        _rename_all_callers(root, first, callers)
     with editing(root.database) as edit:
         write_rows(edit, rows, root)
     return sum(1 for _ in root.below())
@@ -171,6 +178,14 @@ def _move_files(old: Path, new: Path) -> None:
             path.rename(new.with_name(new.name + suffix))
     if (blobs := blob_folder(old)).exists():
         blobs.rename(blob_folder(new))
+
+
+def _rename_all_callers(root: ForkedAgent, first: Address | None, agents: list[ForkedAgent]) -> None:
+    """Rename the callers that are part of a subtree, at the agents that have stored outcomes. `first`: where its tree
+    was made."""
+    names = {f"{within(one.source, first)} {one.source_stem}": f"{one.address} {one.stem}" for one in root.below()}
+    for agent in agents:
+        _rename_callers(agent, names)
 
 
 def _rename_callers(agent: ForkedAgent, names: dict[str, str]) -> None:
