@@ -6,7 +6,7 @@ subtree moves to a new folder, and gets the name that it has there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from sapwood.kernel.forks.forked_tree import ForkedAgent, ForkedTree, HeldWork, 
 from sapwood.kernel.forks.origin import store_origin
 from sapwood.kernel.forks.root_tables import questions_in, read_rows, spent_before, write_indexes, write_rows
 from sapwood.kernel.trees.deletion import child_stem
-from sapwood.kernel.trees.former_addresses import birthplace, forget_moves, within
+from sapwood.kernel.trees.former_addresses import birthplace, forget_moves, rename_agents, within
 from sapwood.kernel.trees.tree_files import LABEL, ROOT_STEM
 from sapwood.storage.blobs import blob_folder
 from sapwood.storage.files import make_private_folder
@@ -75,6 +75,15 @@ def make_fork(copy: Path, folder: Path, order: ForkOrder, work: UnfinishedWork) 
     with editing(root.database) as edit:
         write_indexes(edit, due, open_questions)
     return sum(1 for _ in root.below()), held
+
+
+def rename_root(copy: Path, root: Address, former: Sequence[Address], now: float) -> None:
+    """Have a copied tree as it was under a former address be as if it had this address. `former`: all that it had."""
+    path = copy / f"{ROOT_STEM}.db"
+    if former and path.exists():
+        with editing(path) as edit:
+            for address in former:
+                rename_agents(edit, address, root, now)
 
 
 def move_subtree(copy: Path, folder: Path, source: Address) -> int:
