@@ -116,6 +116,8 @@ async def rewind(node: Node, root: Address, at: At, keep_as: str | None, work: W
         raise UsageError(f"{root} is part of the tree of {root.root}, and trees are rewound as a whole.")
     check_at(node, at)
     names = [] if keep_as is None else [keep_as]
+    for name in names:
+        check_target(node, root, Address.root_of(root.type, name))
 
     async def keep() -> None:
         while names:
