@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx2
 import pytest
 from tests.conformance.served import served
+from tests.conformance.test_tree_transfer import TransferClerk, TransferShop
 from tests.unit.histories import Node
 from tests.unit.test_history import DAY
 from tests.unit.test_time_travel import asked
@@ -256,6 +258,15 @@ async def test_the_history_goes_with_the_tree() -> None:
         assert "first" in [one.label for one in await world.app.moments(Node, "b")]
         await world.app.fork(Node, "b", to="c", at="first")
         assert await (await world.get_agent(Node, "c")).values() == ["v1"]
+
+
+async def test_a_subtree_of_a_moved_tree_keeps_the_outcomes_of_its_keyed_calls(tmp_path: Path) -> None:
+    async with running(App(agents=[TransferShop, TransferClerk])) as world:
+        assert await (await world.get_agent(TransferShop, "a")).charge() == [1]
+        await world.app.move(TransferShop, "a", to="b")
+        await world.app.export(TransferShop, "b", tmp_path / "clerk", sub=[(TransferClerk, "c")])
+        await world.app.import_(tmp_path / "clerk")
+        assert await (await world.get_agent(TransferClerk, "c")).charge() == [1]
 
 
 async def test_moments_before_a_move_have_the_address_of_now() -> None:
