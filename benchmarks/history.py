@@ -1,4 +1,4 @@
-"""History: what it costs a turn in CPU time and bytes, and a commit in time on the event loop.
+"""History: what it costs a turn in CPU time and bytes, a commit in time on the event loop, and calls.
 
     python benchmarks/history.py [--small] [NAME …]
 
@@ -31,7 +31,9 @@ PER_ROUND = 8
 PER_AGENT = 4
 """Rounds that one pair of agents takes: its conversation grows in them."""
 COMMITS = 500 if SMALL else 5000
+CALL_ROUNDS, CALLS = (6, 500) if SMALL else (60, 1000)
 CPU_BAR = 1.05
+CALL_BAR = 1.05
 TURN_BYTES = 10_000
 COMMIT_MICROSECONDS = 20.0
 DAY = 86400.0
@@ -133,7 +135,28 @@ async def measure_commits() -> None:
     below(name, statistics.median(spent) / 1e3, COMMIT_MICROSECONDS, unit="µs", n=len(spent), note=note)
 
 
-METRICS = {"turns": measure_turns, "commits": measure_commits}
+async def measure_calls() -> None:
+    """Measure the slowest of a hundred calls that write, with a history and without in turn."""
+    recorded = App(agents=[Counter], settings=Settings(data=scratch("called"), slow_after=10.0, history=DAY))
+    plain = App(agents=[Counter], settings=Settings(data=scratch("called-plain"), slow_after=10.0))
+    slowest: dict[App, list[float]] = {recorded: [], plain: []}
+    async with recorded, plain:
+        counters = {app: await app.get_agent(Counter, "x") for app in (recorded, plain)}
+        for number in range(CALL_ROUNDS):
+            for app in (recorded, plain) if number % 2 else (plain, recorded):
+                took = list[float]()
+                for _ in range(CALLS):
+                    start = time.perf_counter()
+                    await counters[app].add("y" * 40)
+                    took.append(time.perf_counter() - start)
+                    await asyncio.sleep(0)
+                slowest[app].append(statistics.quantiles(took, n=100)[98])
+    ours, theirs = (statistics.median(slowest[app]) * 1e6 for app in (recorded, plain))
+    name = "p99 of calls that write, with a history beside without"
+    at_most(name, ours, theirs, times=CALL_BAR, unit="µs", n=CALL_ROUNDS * CALLS)
+
+
+METRICS = {"turns": measure_turns, "commits": measure_commits, "calls": measure_calls}
 
 
 async def main() -> None:

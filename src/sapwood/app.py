@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
+from sapwood.admin.destination import HttpDestinations
 from sapwood.admin.erasure_hooks import ERASURE_HOOKS
 from sapwood.admin.operate import Operate, OperateRule
 from sapwood.admin.read_models import READ_MODELS
@@ -38,6 +39,7 @@ from sapwood.kernel.marshal.call import current
 from sapwood.kernel.metric_families import MetricFamilies
 from sapwood.kernel.node.driver_mark import has_noted_driver, note_driver
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.server_move import resume_server_moves
 from sapwood.kernel.ports.placement import NotBegun
 from sapwood.mcp_client.callback import SignInCallback
 from sapwood.protocols.adapter import Adapter, AdapterRequests, Adapters, Place, adapter_of, check_adapters
@@ -217,7 +219,7 @@ class App(AppTrees):
             node.authentication = _name_of(self.authenticate)
             node.content_checks, node.database_checks = CONTENT_CHECKS, DATABASE_CHECKS
             node.file_copies, node.past.named_files = TreeFileCopies(), named_files
-            node.read_models = READ_MODELS
+            node.read_models, node.destinations = READ_MODELS, HttpDestinations()
             node.stored_data_check = partial(unfit, counts=Counter())
             node.unfinished_work = partial(ForkedWork, has_driver=self._has_driver(node))
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
@@ -246,6 +248,8 @@ class App(AppTrees):
             node.begin(roots, begin_due=begin_due, when_started=when_started)
             await erasures.resume()  # nothing was called before it
             node.erasures = erasures
+            if self.agents:  # not in a command that opened the folder
+                resume_server_moves(node)
             self._node = node
             if node.far is not None:
                 answer_carried(node.far.transport, self._opened_gateway)

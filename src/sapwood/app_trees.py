@@ -165,14 +165,18 @@ class AppTrees:
         parts = self.node.read_models.compared
         return await compare(self.node, _compared(a), _compared(b), parts, limit, a_at, b_at)
 
-    async def move(self, cls: type[Agent[Any]], name: str, *, to: str) -> Address:
+    async def move(self, cls: type[Agent[Any]], name: str, *, to: str, token: str | None = None) -> Address:
         """Give a root another name, and return its new address. All agents below it, and their work, go with it.
 
         Calls to the tree wait while it is moved, running calls are cancelled, and sockets are closed with 1012.
         Schedules, fibers, turns, runs and questions continue under the new name, each once. The old name leads to
         the new one, for stubs and for clients, until the root is destroyed. A cluster does not support moves yet.
+
+        With the URL of another server as `to`, move the root there, under the same name. `token` is a token of that
+        server with the scope `admin`. Calls to the old server raise `MovedAway` from then on, and HTTP clients are
+        redirected.
         """
-        return await move(self.node, Address.root_of(known(cls).type, name), to)
+        return await move(self.node, Address.root_of(known(cls).type, name), to, token)
 
     async def erase(
         self,

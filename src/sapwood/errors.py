@@ -269,6 +269,17 @@ class NotFound(ChildFailed):
     code = "not_found"
 
 
+class MovedAway(NotFound):
+    """The agent was moved to another server."""
+
+    code = "moved_away"
+
+    def __init__(self, message: str | None = None, *, path: Path = (), url: str = "") -> None:
+        super().__init__(message, path=path)
+        self.url = url
+        """Where clients find its root now."""
+
+
 class GaveUp(ChildFailed):
     """All retries failed."""
 

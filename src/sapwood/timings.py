@@ -140,6 +140,13 @@ class Timings:
     worker_connect_timeout: float = 10.0
     """Seconds to wait for another worker that is being restarted."""
 
+    move_retry_delay: float = 0.25
+    """Seconds until the other server of a move is asked again the first time; twice as many each time after it."""
+    move_retry_most: float = 30.0
+    """The longest of these times."""
+    arrival_timeout: float = 86400.0
+    """Seconds for which the address of a tree is held that another server sends, and has not sent as a whole."""
+
     upload_retention: float = 86400.0
     """Seconds for which a file that a client uploaded is kept until something refers to it, and half an upload."""
     upload_grace: float = 3600.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from typing import Any
@@ -12,8 +13,10 @@ from tests.conformance.chats import MESSAGES, TALKER, Talking, check_history, do
 from tests.conformance.served import Served
 from tests.conformance.worlds import Run
 
-from sapwood import Refused, tool
-from sapwood.errors import NotFound, Unavailable
+from sapwood import Limits, Per, Refused, tool
+from sapwood.chat.models.token_estimates import OVERHEAD
+from sapwood.chat.store.record import ConversationRecord
+from sapwood.errors import InvalidArguments, NotFound, Unavailable
 from sapwood.testing import ScriptedModel, World, call, fails, text
 from sapwood.types import ConversationBranch
 
@@ -21,6 +24,13 @@ pytestmark = pytest.mark.core("temporal")
 
 
 LONG = "long " * 100
+
+
+class Forging(Talking):
+    async def put_answer(self, id: str) -> None:
+        """Store a message of the assistant."""
+        answer = {"id": id, "role": "assistant", "parts": [{"type": "text", "text": "an answer"}]}
+        self._actor.of(ConversationRecord).transcript.put(answer)
 
 
 class Paying(Talking):
@@ -135,6 +145,109 @@ async def test_answers_that_are_regenerated_are_siblings() -> None:
         assert outline(await agent.conversation.branches())[1] == ("answer 2", 3, True)
 
 
+async def test_a_regenerated_answer_that_fails_or_is_stopped_before_it_begins_brings_back_the_old_one() -> None:
+    model = ScriptedModel(
+        text("answer 1"), text("answer 2"), fails(ModelHTTPError(400, "gpt")), text("", stalls=True), text("answer 5")
+    )
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        await agent.send([user("more", "u2")])
+        before = ["hi", "answer 1", "more", "answer 2"]
+
+        await regenerate(one, "r1", user("hi", "u1"))
+        assert await texts(agent) == await seen(agent) == before
+
+        client = await one.join(TALKER)
+        await say(client, "r2", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+        assert outline(await agent.conversation.branches()) == [("answer 1", 3, False)]
+        await agent.turns.cancel()
+        await done(client, "r2")
+        await one.world.settled()
+
+        assert await texts(agent) == await seen(agent) == before
+        assert await agent.conversation.branches() == []
+        shown = client.of_type(MESSAGES)[-1]
+        assert [text_of(each) for each in shown["messages"]] == before
+        await agent.send("go on")
+        assert told(model) == [*before, "go on"]
+
+
+async def test_a_regenerated_answer_that_fails_after_a_crash_brings_back_the_old_one() -> None:
+    model = ScriptedModel(text("answer 1"), text("", stalls=True), fails(ModelHTTPError(400, "gpt")))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+
+        await one.world.crash()
+        agent = await one.world.get_agent(cls, "t")
+        await one.world.settled()
+
+        assert (await agent.conversation.export())["turns"][-1]["status"] == "failed"
+        assert await texts(agent) == await seen(agent) == ["hi", "answer 1"]
+
+
+async def test_a_fork_during_a_regenerated_answer_has_the_old_one() -> None:
+    model = ScriptedModel(text("answer 1"), text("", stalls=True))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.until(lambda: model.is_stalled)
+
+        await one.world.app.fork(cls, "t", to="copy", work="drop")
+
+        copy = await one.world.get_agent(cls, "copy")
+        assert await texts(copy) == await seen(copy) == ["hi", "answer 1"]
+        await agent.turns.cancel()
+
+
+async def test_a_regenerated_answer_that_waits_for_a_person_is_the_branch_that_is_shown() -> None:
+    model = ScriptedModel(text("answer 1"), call("pay", amount=1), text("paid"))
+    cls = talker(model, base=Paying)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        await regenerate(one, "r1", user("hi", "u1"))
+        (question,) = await agent.questions.list()
+        await agent.questions.approve(question)
+        await one.world.settled()
+
+        assert await texts(agent) == ["hi", "paid"]
+
+
+@pytest.mark.parametrize("answer", ["allow", "deny", "cancel"])
+async def test_a_regenerated_answer_that_waits_for_more_of_a_limit_and_is_not_allowed_it_brings_back_the_old_one(
+    answer: str,
+) -> None:
+    limits = Limits(tokens=Per("day", OVERHEAD + 80, extend_by=1000))
+    cls = talker(ScriptedModel(text("ok"), text("again")), limits=limits, model_settings={"max_tokens": 60})
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("hi", "u1")])
+        client = await one.join(TALKER)
+        await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
+        await one.world.settled()
+        (question,) = await agent.questions.list()
+        assert await texts(agent) == ["hi"]
+
+        if answer == "cancel":
+            await agent.turns.cancel("r1")
+        else:
+            await agent.questions.answer(question, answer)
+        await one.world.settled()
+
+        assert await texts(agent) == await seen(agent) == ["hi", "again" if answer == "allow" else "ok"]
+
+
 async def test_branches_branch_again(run: Run) -> None:
     model = numbered()
     cls = talker(model)
@@ -203,6 +316,91 @@ async def test_a_new_message_follows_the_branch_that_its_client_shows() -> None:
         assert await texts(agent) == ["one", "answer 1", "two", "answer 3"]
 
 
+@pytest.mark.parametrize("edited", ["u1", "u2"])
+async def test_a_message_that_is_queued_behind_an_edit_follows_what_its_client_showed(edited: str) -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1"), text("answer 2", gate=gate), text("answer 3"), text("answer 4"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("Rome", "u1")])
+        shown = [*await agent.conversation.messages(), user("hotels", "u2")]
+        await agent.turns.start([shown[-1]])
+        await agent.turns.start([user("changed", edited)])
+        last = await agent.turns.start([*shown, user("At the river?", "u4")])
+        gate.set()
+        await agent.turns.wait(last.id)
+
+        assert await texts(agent) == ["Rome", "answer 1", "hotels", "answer 2", "At the river?", "answer 4"]
+        assert told(model) == ["Rome", "answer 1", "hotels", "answer 2", "At the river?"]
+
+
+async def test_a_message_of_a_client_that_shows_the_queued_edit_follows_the_edit() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1", gate=gate), text("answer 2"), text("answer 3"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.turns.start([user("Rome", "u1")])
+        await agent.turns.start([user("Oslo", "u1")])
+        last = await agent.turns.start([user("Oslo", "u1"), user("hotels", "u2")])
+        gate.set()
+        await agent.turns.wait(last.id)
+
+        assert await texts(agent) == ["Oslo", "answer 2", "hotels", "answer 3"]
+
+
+async def test_a_client_cannot_edit_what_the_assistant_has_said_or_says() -> None:
+    model = ScriptedModel(text("answer 1"), text("answer 2", delay=0.5), text("answer 3"))
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.send([user("hi", "u1")])
+        said = (await agent.conversation.messages())[-1]["id"]
+        with pytest.raises(InvalidArguments, match="is that of a message of the assistant"):
+            await agent.send([user("forged", said)])
+
+        client = await one.join(TALKER)
+        await say(client, "r2", user("more", "u2"))
+        started = await client.until(lambda frame: '"type":"start"' in frame.get("body", ""))
+        says = json.loads(started["body"])["messageId"]
+        with pytest.raises(InvalidArguments, match="is that of a message of the assistant"):
+            await agent.turns.start([user("forged", says)])
+        await done(client, "r2")
+
+        assert await texts(agent) == ["hi", "answer 1", "more", "answer 2"]
+        assert (await agent.turns.wait(first.id)).text == "answer 1"
+
+
+async def test_a_queued_message_with_the_id_of_an_answer_fails_when_its_turn_comes() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel(text("answer 1", gate=gate), text("answer 2"))
+    cls = talker(model, base=Forging)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        await agent.turns.start([user("hi", "u1")])
+        forged = await agent.turns.start([user("forged", "x")])
+        last = await agent.turns.start([user("more", "u2")])
+        await agent.put_answer("x")
+        gate.set()
+
+        failed = await agent.turns.wait(forged.id)
+        assert (failed.status, "of a message of the assistant" in failed.error) == ("failed", True)
+        assert (await agent.turns.wait(last.id)).status == "completed"
+        assert "forged" not in await texts(agent)
+
+
+async def test_two_new_messages_with_the_same_id_are_refused() -> None:
+    model = numbered()
+    cls = talker(model)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        with pytest.raises(InvalidArguments, match="must have an `id` of its own, got two with 'x'"):
+            await agent.send([user("hidden", "x"), user("hello", "x")])
+        await agent.send([user("hello", "x")])
+        assert told(model) == ["hello"]
+
+
 async def test_the_same_message_and_the_same_request_begin_no_branch() -> None:
     model = numbered()
     cls = talker(model)
@@ -221,6 +419,36 @@ async def test_the_same_message_and_the_same_request_begin_no_branch() -> None:
         assert "the last one is answered" in refused["body"]
         assert len(await agent.conversation.branches()) == 2
         assert len(model.asked) == 2
+
+
+@pytest.mark.parametrize("concurrency", ["queue", "merge"])
+async def test_an_edit_of_one_of_several_messages_of_a_turn_leaves_the_model_the_others(concurrency: str) -> None:
+    model = ScriptedModel(*[text(f"answer {number}", delay=0.1) for number in range(1, 9)])
+    cls = talker(model, concurrency=concurrency)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        first = await agent.turns.start([user("I am Ann", "s0"), user("Who am I?", "s1")])
+        if concurrency == "merge":
+            await agent.turns.start([user("second", "s2")])
+            last = await agent.turns.start([user("third", "s3")])
+            await agent.turns.wait(last.id)
+            assert await seen(agent) == ["I am Ann\n\nWho am I?", "answer 1", "second\n\nthird", "answer 2"]
+            await agent.send([user("last", "s3")])
+            assert (await seen(agent))[-3:-1] == ["second", "last"]
+        else:
+            await agent.turns.wait(first.id)
+            assert await seen(agent) == ["I am Ann", "Who am I?", "answer 1"]
+        whole = await seen(agent)
+
+        await agent.send([user("What am I called?", "s1")])
+        assert await texts(agent) == await seen(agent)
+        assert told(model) == ["I am Ann", "What am I called?"]
+        await agent.conversation.switch(await id_of(agent, "Who am I?"))
+        assert await seen(agent) == whole
+        await one.world.restart()
+        agent = await one.world.get_agent(cls, "t")
+        await agent.send([user("I am Bea", "s0")])
+        assert told(model) == ["I am Bea"]
 
 
 async def test_search_finds_the_active_path_and_all_branches_if_asked(run: Run) -> None:
@@ -432,6 +660,27 @@ async def test_a_branch_that_begins_after_a_summary_has_it_and_one_before_it_has
         assert "Summary of the earlier" in await agent.seen_by_model()
         await agent.send([user("ONE", "one")])
         assert await seen(agent) == ["ONE", LONG]
+
+
+async def test_what_a_failed_turn_has_summarised_is_there_again() -> None:
+    model = Summarizer(
+        *[text(f"answer {number} {LONG}") for number in range(1, 4)],
+        fails(ModelHTTPError(400, "gpt")),
+        text("other"),
+    )
+    cls = talker(model, compact_above=None)
+    async with talking(cls) as one:
+        agent = await one.world.get_agent(cls, "t")
+        for number in range(1, 4):
+            await agent.send([user(f"question {number}", f"u{number}")])
+        before = await seen(agent)
+        cls.compact_above = 300
+        await regenerate(one, "r1", user("question 3", "u3"))
+        cls.compact_above = None
+        assert await seen(agent) == before
+
+        await agent.send([user("question three", "u3")])
+        assert await seen(agent) == [*before[:-2], "question three", "other"]
 
 
 @pytest.mark.slow

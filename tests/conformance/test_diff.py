@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from tests.conformance.worlds import Run
 
 from sapwood import After, Agent, App, ChatAgent, Every, NotFound, Retry
+from sapwood.admin.admin import Admin
+from sapwood.cli.remote import answer_here
 from sapwood.errors import InvalidArguments, InvalidName, UsageError
 from sapwood.kernel.comparison import comparison
 from sapwood.kernel.node.data_folder import COPYING
@@ -238,3 +241,51 @@ async def test_two_moments_of_one_agent_are_compared() -> None:
         found = await world.app.diff("Clerk:main/Leaf:l", "Clerk:main/Leaf:l", a_at=first, b_at=BeforeTurn(turn.id))
         assert changes(found)["", "table", "notes"] == (Change("only_b", "2", None, {"number": 2, "text": "x"}),)
         assert leftovers(world) == []
+
+
+class DiffVault(Agent):
+    migrations = (
+        "CREATE TABLE keys (api_key TEXT PRIMARY KEY, uses INTEGER) STRICT",
+        "CREATE TABLE parts (number INTEGER, token TEXT, uses INTEGER, PRIMARY KEY (number, token)) STRICT",
+    )
+
+    async def note(self, key: str, uses: int) -> None:
+        self.sql("INSERT INTO keys VALUES (?, ?)", key, uses)
+        self.sql("INSERT INTO parts VALUES (7, ?, ?)", key, uses)
+
+
+async def test_an_operator_sees_no_secret_that_is_a_key() -> None:
+    async with running_here(App(agents=[DiffVault])) as world:
+        for name, uses in (("a", 1), ("b", 2)):
+            vault = await world.get_agent(DiffVault, name)
+            await vault.note("sk-both", uses)
+            await vault.note(f"sk-{name}", uses)
+        admin = Admin(world.node)
+        found = await answer_here("diff", {"address": "DiffVault:a", "other": "DiffVault:b"}, admin)
+    assert "sk-" not in str(found)
+    keys = {change["key"] for part in found["agents_changed"][0]["parts"] for change in part["changes"]}
+    assert keys == {"<redacted>", '[7,"<redacted>"]'}
+
+
+async def test_an_erasure_waits_for_a_diff_with_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, reached, run = threading.Event(), threading.Event(), comparison.Comparison.run
+
+    def late(self: comparison.Comparison) -> TreeDiff:
+        reached.set()
+        go.wait(20)
+        return run(self)
+
+    monkeypatch.setattr(comparison.Comparison, "run", late)
+    async with running_here(App(agents=[Trunk])) as world:
+        for name in ("a", "b"):
+            await (await world.get_agent(Trunk, name)).note(1, f"secret of {name}")
+        found = asyncio.create_task(world.app.diff((Trunk, "a"), (Trunk, "b")))
+        await asyncio.to_thread(reached.wait, 20)
+        erasure = asyncio.create_task(world.app.erase(Trunk, "b"))
+        done, _ = await asyncio.wait({erasure}, timeout=0.5)
+        assert not done
+        go.set()
+        assert not (await found).is_empty
+        await erasure
+        left = [path for path in world.data.rglob("*") if path.is_file() and b"secret of b" in path.read_bytes()]
+        assert left == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,7 @@ from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import EqualsExpected, EvaluationReason, Evaluator, EvaluatorContext
 
 from sapwood import After, Agent, App, ChatAgent, agent_tool, tool
+from sapwood.cli.eval_command import eval_
 from sapwood.errors import UsageError
 from sapwood.evals import turn_task
 from sapwood.evals.junit import junit, problems_of
@@ -138,6 +140,30 @@ async def test_another_model_answers_only_in_the_block() -> None:
         with model_of_class(Desk, ScriptedModel(text("No idea."), each=True)):
             assert await task("Hello?") == "No idea."
         assert await task("Hello?") == "It is 6650 km long."
+
+
+async def test_a_class_that_is_derived_from_that_of_the_task_keeps_its_model() -> None:
+    class DerivedDesk(Desk):
+        pass
+
+    async with running(App(agents=[Desk, DerivedDesk])) as world:
+        with model_of_class(Desk, ScriptedModel(text("No idea."), each=True)):
+            assert (await (await world.get_agent(Desk, "a")).send("Hello?")).text == "No idea."
+            derived = await world.get_agent(DerivedDesk, "a")
+            assert (await derived.send("Hello?")).text == "It is 6650 km long."
+
+
+def test_a_dataset_without_cases_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty_evals.py").write_text(
+        "from pydantic_evals import Dataset\n\n"
+        "from sapwood import App, ChatAgent\n"
+        "from sapwood.evals import turn_task\n\n\n"
+        "class EvaluatedNever(ChatAgent):\n    pass\n\n\n"
+        "dataset = Dataset(name='nothing', cases=[])\n"
+        "task = turn_task(App(agents=[EvaluatedNever]), EvaluatedNever)\n"
+    )
+    with pytest.raises(UsageError, match=r"it would pass\. Add a Case"):
+        eval_(tmp_path / "empty_evals.py")
 
 
 async def test_a_report_becomes_junit_xml_in_which_assertions_are_gates() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from pydantic_ai import Agent as Loop
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.native_tools import MCPServerTool
 from tests.conformance.runtimes import operator, running
+from tests.conformance.worlds import until
 from tests.unit.admin_requests import LOOK, ask
 
 from sapwood import Agent, App, ChatAgent, Limits, tool
@@ -103,6 +108,66 @@ async def test_two_models_are_compared() -> None:
     assert (returned.part_kind, returned.content) == ("tool-return", "6650 km")
     assert steps(hasty) == [("No idea.", [], False)]
     assert (careful["replay"]["model"], hasty["replay"]["model"]) == ("careful", "hasty")
+
+
+class Teller(ChatAgent):
+    @tool
+    async def balance(self, account: str) -> str:
+        """Return the balance of an account."""
+        return self.balances.pop(0)
+
+    balances: ClassVar[list[str]] = []
+
+
+def balance(id: str) -> Any:
+    return call("balance", account="a", id=id)
+
+
+@pytest.mark.parametrize("id", ["c1", "c2"])  # some models use the same ids in each turn
+async def test_a_replay_answers_tools_from_its_own_turn(id: str) -> None:
+    model = ScriptedModel(balance("c1"), text("10"), balance(id), text("99"), text("no tool"), each=True)
+    again = other(text(""), text(""), balance("z"), text("99"))
+    guess = other(*[text("")] * 4, balance("x"))
+    cls: Any = type("Desk", (Teller,), {"model": model, "balances": ["10 EUR", "99 EUR"]})
+    async with running(App(agents=[cls], models={"again": again, "guess": guess})) as world:
+        agent = await world.get_agent(cls, "main")
+        await agent.send("balance?")
+        second, third = await agent.send("and now?"), await agent.send("thanks")
+        found = await replayed(world, second.id, model="again")
+        guessed = await replayed(world, third.id, model="guess")
+
+    (returned,) = again.asked[-1][-1].parts
+    assert (returned.content, found["replay"]["ended"]) == ("99 EUR", "completed")
+    assert guessed["replay"]["ended"] == "unknown_call"
+    assert "called a tool that the original did not" in guessed["replay"]["problem"]
+
+
+async def test_a_replay_that_takes_too_long_returns_the_steps_that_were_paid_for() -> None:
+    cls = desk()
+    slow = other(LOOKING, text("", stalls=True))
+    async with running(App(agents=[cls], models={"slow": slow})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("How long is the Nile?")
+        found = await replayed(world, turn.id, model="slow")
+
+    assert (found["replay"]["ended"], found["replay"]["problem"]) == ("failed", "took longer than 540 seconds")
+    assert [same for _, _, same in steps(found)] == [True]
+
+
+async def test_a_replay_that_is_interrupted_says_what_it_has_used(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sapwood.admin.replays")
+    cls = desk()
+    slow = other(LOOKING, text("", stalls=True))
+    async with running(App(agents=[cls], models={"slow": slow})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("How long is the Nile?")
+        asking = asyncio.ensure_future(replayed(world, turn.id, model="slow"))
+        await until(lambda: slow.is_stalled)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    (line,) = [one for one in caplog.messages if "turn replayed" in one]
+    assert "model=slow" in line
+    assert "requests=1 input_tokens=50" in line
 
 
 async def test_one_step_is_asked_exactly() -> None:
@@ -248,12 +313,39 @@ async def test_a_request_with_files_is_refused() -> None:
             await replayed(world, turn.id)
 
 
+async def test_a_named_model_that_cannot_be_used_does_not_hide_the_others() -> None:
+    model = ScriptedModel(text("Hello."), each=True)
+    cls = desk(get_model=lambda agent: model, model=None)
+    async with running(App(agents=[cls], models={"unusable": "nobody:nothing", "usable": model})) as world:
+        turn = await (await world.get_agent(cls, "main")).send("Hello!")
+        assert (await replayed(world, turn.id))["replay"]["ended"] == "completed"
+
+
 async def test_headers_of_settings_are_not_recorded() -> None:
     cls = desk(text("Hello."), model_settings={"extra_headers": {"x-key": "a secret"}, "temperature": 0.5})
     async with running(App(agents=[cls])) as world:
         turn = await (await world.get_agent(cls, "main")).send("Hello!")
         assert "a secret" not in str(await dump(world))
         assert (await replayed(world, turn.id))["replay"]["ended"] == "completed"
+
+
+async def test_keys_of_tools_that_the_provider_runs_are_not_recorded_and_such_a_request_is_refused() -> None:
+    async def answers(messages: list[ModelMessage], info: Any) -> AsyncIterator[str]:
+        yield "Hello."
+
+    profile: Any = {"supported_native_tools": frozenset({MCPServerTool})}
+    model = FunctionModel(stream_function=answers, model_name="x", profile=profile)
+    server = MCPServerTool(
+        id="maps", url="https://example.com/mcp", authorization_token="secret one", headers={"x-key": "secret two"}
+    )
+    cls = desk(model=model, loop=Loop(model, capabilities=[NativeTool(server)]))
+    async with running(App(agents=[cls])) as world:
+        turn = await (await world.get_agent(cls, "main")).send("Hello!")
+        stored = str(await dump(world))
+        assert "https://example.com/mcp" in stored
+        assert "secret" not in stored
+        with pytest.raises(InvalidArguments, match="because their keys are not recorded: maps"):
+            await replayed(world, turn.id)
 
 
 async def test_a_sub_agent_s_turn_is_replayed() -> None:

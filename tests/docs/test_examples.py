@@ -365,6 +365,7 @@ SAID: dict[str, tuple[list[str], list[str]]] = {
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
         ["completed: Bridges, volume one. Bridges, volume two.", "Two of them.", "failed: remote_unauthorized: http"],
     ),
+    "relocation.py": (["/agents/trip/confirmed", "['Bern']"], ["It has moved already."]),
     "manuscript.py": (
         ["drafts: {'first draft'}", "last line: They met."],
         ["drafts: {'first draft'}", "last line: They met."],
@@ -412,6 +413,7 @@ COSTLY = frozenset(
         "print_shop.py",
         "purchase.py",
         "rate_limit.py",
+        "relocation.py",
         "studio_tab.py",
         "traced.py",
         "two_servers.py",

@@ -7,6 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent as Loop
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.native_tools import MCPServerTool
 from tests.conformance.chats import Talking, idle, talker, talking
 from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
 from tests.machine import patience
@@ -146,6 +149,32 @@ async def test_a_redacted_record_differs_from_what_was_sent_in_nothing_else(dial
 
     assert all(b"hunter2" in request.raw for request in provider.requests)
     assert found == [request.raw.replace(b"hunter2", b"<secret>") for request in provider.requests]
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai-responses"])
+async def test_the_key_of_an_mcp_server_that_the_provider_calls_is_not_recorded(name: str) -> None:
+    key = 'a "key" ü'
+    server = MCPServerTool(id="maps", url="https://example.com/mcp", authorization_token=key)
+    (dialect,) = [one for one in DIALECTS if one.name == name]
+    async with providing(saying(dialect, "Hello.")) as provider:
+        model = dialect.model(provider.port)
+        cls = talker(model, loop=Loop(model, capabilities=[NativeTool(server)]))
+        async with running(App(agents=[cls]), slow_slices="warn") as world:
+            agent = await world.get_agent(cls, "t")
+            turn = await agent.send(key)
+            found = await bodies(world, "Talker:t", turn.id, turn.steps)
+
+    (request,) = provider.requests
+    sent = [json.dumps(request.body[name]) for name in ("tools", "mcp_servers") if name in request.body]
+    assert any(json.dumps(key) in one for one in sent)
+    recorded = json.loads(found[0])
+    assert [json.dumps(recorded[name]) for name in ("tools", "mcp_servers") if name in recorded] == [
+        one.replace(json.dumps(key), '"<not recorded>"') for one in sent
+    ]
+    for name in ("tools", "mcp_servers"):
+        for body in (recorded, request.body):
+            body.pop(name, None)
+    assert recorded == request.body
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.e2e.command import PATIENCE, said_by, sapwood, serving
+from tests.e2e.command import PATIENCE, Process, said_by, sapwood, serving
 from tests.e2e.provider import DIALECTS, Dialect, Reply, providing, torn
 from tests.unit.admin_requests import ask
 
 from sapwood import App, ChatAgent, tool
+from sapwood.kernel.node.data_folder import roots_in
 from sapwood.testing import ScriptedModel, call, running, text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -83,6 +85,48 @@ def test_a_conversation_of_a_server_is_replayed_by_two_models(tmp_path: Path) ->
     assert offline.returncode == 0, offline.stderr
 
 
+ENDLESS = """
+import asyncio
+import sys
+
+from pydantic_ai.models.function import FunctionModel
+
+from sapwood import App, ChatAgent
+
+
+async def short(messages, info):
+    yield "short"
+
+
+async def endless(messages, info):
+    print("asked", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+    yield ""
+
+
+class ReplayedEndlessly(ChatAgent):
+    model = FunctionModel(stream_function=short)
+
+
+app = App(agents=[ReplayedEndlessly], models={"endless": FunctionModel(stream_function=endless)})
+"""
+
+
+@pytest.mark.slow
+def test_a_replay_that_is_interrupted_ends_at_the_server(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(ENDLESS)
+    with serving(tmp_path, "serve", "app:app") as server:
+        turn = json.loads(said_by(tmp_path, "call", "ReplayedEndlessly:main", "send", '"Hello!"'))["id"]
+        replay = Process(tmp_path, "replay", "ReplayedEndlessly:main", turn, "--model", "endless")
+        server.wait_for(re.compile("asked"))
+
+        replay.process.send_signal(signal.SIGINT)
+
+        server.wait_for(re.compile("turn replayed .* model=endless .* requests=0"))
+        assert replay.process.wait(PATIENCE) != 0
+        server.stop()
+
+
 @pytest.mark.slow
 def test_evals_with_a_model_that_fails_the_gate(tmp_path: Path) -> None:
     for name in ("rivers.py", "river_evals.py"):
@@ -102,3 +146,54 @@ def test_evals_with_a_model_that_fails_the_gate(tmp_path: Path) -> None:
             "Write task = turn_task(app, Desk) and dataset = Dataset(…).\n"
         ),
     )
+
+
+FORKING = """
+import asyncio
+import sys
+
+from pydantic_ai.models.function import FunctionModel
+from pydantic_evals import Case, Dataset
+
+from sapwood import App, ChatAgent
+from sapwood.evals import turn_task
+
+
+async def endless(messages, info):
+    if len(messages) == 1:
+        yield "short"
+        return
+    print("asked", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+
+class EvaluatedEndlessly(ChatAgent):
+    model = FunctionModel(stream_function=endless)
+
+
+app = App(agents=[EvaluatedEndlessly])
+dataset = Dataset(name="endless", cases=[Case(inputs="Hello?") for _ in range(2)])
+task = turn_task(app, EvaluatedEndlessly, "main")
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupted_eval_leaves_no_forks(tmp_path: Path) -> None:
+    (tmp_path / "evals.py").write_text(FORKING)
+    with serving(tmp_path, "serve", "evals:app") as server:
+        said_by(tmp_path, "call", "EvaluatedEndlessly:main", "send", '"Hello!"')
+        server.stop()
+
+    def interrupted(number: int) -> tuple[int, list[str]]:
+        """Return the exit code of evals that receive a signal, and the roots that are left."""
+        process = Process(tmp_path, "eval", "evals.py")
+        process.wait_for(re.compile("asked"))
+        process.process.send_signal(number)
+        code = process.process.wait(PATIENCE)
+        return code, [one.name for one in roots_in(tmp_path / "sapwood-data")]
+
+    assert interrupted(signal.SIGINT) == (130, ["main"])
+    assert interrupted(signal.SIGTERM) == (143, ["main"])
+    _, left = interrupted(signal.SIGKILL)
+    assert any("~eval-" in one for one in left)
+    assert interrupted(signal.SIGTERM) == (143, ["main"])

@@ -45,7 +45,9 @@ FIELDS: dict[str, Any] = {
     "to": "copy",
     "at": "a mark",
     "file": "/nowhere/a",
+    "parts": [],
 }
+HOLD = {"work": "hold"}
 ENDLESS = {"watch", "logs"}
 NEEDS = [
     ({"sql": "DELETE FROM x", "write": True}, "sql", {"sql", "write"}),
@@ -92,7 +94,8 @@ def params(name: str) -> dict[str, Any]:
     endpoint = ENDPOINTS[name]
     required = endpoint.params.__struct_fields__[: len(endpoint.params.__struct_fields__)]
     found = {field: FIELDS[field] for field in required if field in FIELDS}
-    return found | {"work": "hold"} if name in ("fork", "rewind", "import") else found  # another word elsewhere
+    # Elsewhere, these are other words.
+    return found | {"fork": HOLD, "rewind": HOLD, "import": HOLD, "arrival": {"do": "discard"}}.get(name, {})
 
 
 async def test_every_endpoint_refuses_every_scope_but_its_own(tmp_path: Path) -> None:

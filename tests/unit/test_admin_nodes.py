@@ -81,6 +81,44 @@ async def _nothing(*_: Any) -> Any:
     return None
 
 
+@pytest.mark.parametrize("is_far", [False, True])
+async def test_what_needs_its_client_is_cancelled_when_the_client_leaves(
+    monkeypatch: pytest.MonkeyPatch, is_far: bool
+) -> None:
+    begun, left, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def endless(call: AdminCall, params: OneAgent) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    body = [{"type": "http.request", "body": b'{"address": "AdminFar:a"}', "more_body": False}]
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    monkeypatch.setitem(ENDPOINTS, "endless", Endpoint("endless", "look", OneAgent, endless, needs_client=True))
+    async with doors() as (world, _):
+        node = world.node
+        if is_far:
+            assert isinstance(world.app, Front)
+            node = world.app.node
+        headers = [(b"authorization", b"Bearer token"), (b"host", b"127.0.0.1")]
+        scope = {"type": "http", "method": "POST", "path": "/_sapwood/endless", "query_string": b"", "headers": headers}
+        asking = asyncio.ensure_future(AdminDoor(_started, lambda: node, "token")(scope, receive, _nothing))
+        async with asyncio.timeout(patience()):
+            await begun.wait()
+            assert not cancelled.is_set()
+            left.set()
+            await cancelled.wait()
+            await asking
+
+
 async def test_a_stream_of_another_node_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 

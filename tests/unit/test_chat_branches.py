@@ -52,6 +52,18 @@ class Talk:
         self._put(f"u{self._number}", "user")
         self.answer()
 
+    def say_two(self) -> None:
+        """Let the user say two things that one turn answers, and the model answer."""
+        self._number += 1
+        both: dict[str, str] = {}
+        for id in (f"u{self._number}", f"v{self._number}"):
+            self._number += 1
+            both[id] = f"user {self._number}"
+            self.transcript.put({"id": id, "role": "user", "parts": [{"type": "text", "text": both[id]}]})
+        whole = ModelRequest([UserPromptPart(" and ".join(both.values()))])
+        self.transcript.add([*both][-1], whole, {id: ModelRequest([UserPromptPart(one)]) for id, one in both.items()})
+        self.answer()
+
     def answer(self) -> None:
         self._number += 1
         self._put(f"a{self._number}", "assistant")
@@ -92,6 +104,18 @@ class Talk:
         else:
             self.transcript.clear_results({self._random.randrange(len(history)): new}, writes)
 
+    def fail(self) -> None:
+        """Answer a message again, compact what the model sees, and fail before anything was said."""
+        users = [id for id, role in self.transcript.ids() if role == "user"]
+        end, before = self.transcript.ids()[-1][0], self.seen()
+        self.transcript.go_back(self._random.choice(users))
+        self._number += 1
+        new = ModelRequest([UserPromptPart(f"summary {self._number}")])
+        count = len(self.transcript.history())
+        self.transcript.shorten(range(self._random.randrange(count) + 1), new, f"never stored {self._number}")
+        self.transcript.go_back(end)
+        assert self.seen() == before
+
     def switch(self) -> None:
         found = self.transcript.tree.branches()
         if not found:
@@ -111,9 +135,61 @@ def test_a_branch_that_is_made_active_again_is_as_it_was_left(database: Database
     talk = Talk(database, random)
     talk.say()
     for _ in range(ACTS):
-        random.choice([talk.say, talk.say, talk.regenerate, talk.edit, talk.compact, talk.switch, talk.switch])()
+        random.choice(
+            [talk.say, talk.say_two, talk.regenerate, talk.edit, talk.compact, talk.fail, talk.switch, talk.switch]
+        )()
         ids, texts = talk.seen()
         assert len(set(ids)) == len(ids)
         assert len(set(texts)) == len(texts)
         again = Transcript(database, FakeClock())
         assert (again.history(), again.ids()) == (talk.transcript.history(), talk.transcript.ids())
+
+
+def test_the_only_way_to_continue_is_listed_if_the_active_path_ends_before_it(database: Database) -> None:
+    talk = Talk(database, Random(0))
+    talk.say()
+    talk.say()
+    (first, _), (answer, _), *_ = talk.transcript.ids()
+
+    talk.transcript.go_back(first)
+
+    (found,) = talk.transcript.tree.branches()
+    assert (found.message_id, found.after, found.messages, found.is_active) == (answer, first, 3, False)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_follows_deleted_messages_follows_the_last_one_before_them_that_is_left(
+    database: Database, seed: int
+) -> None:
+    random = Random(seed)
+    talk = Talk(database, random)
+    talk.say()
+    for _ in range(20):
+        random.choice([talk.say, talk.regenerate, talk.edit, talk.switch])()
+    before = {one.message["id"]: one.after for one in talk.transcript.tree.messages()}
+    gone = set(random.sample(sorted(before), len(before) // 2))
+
+    talk.transcript.remove(gone)
+
+    def left(id: str | None) -> str | None:
+        while id in gone:
+            id = before[id]
+        return id
+
+    after = {one.message["id"]: one.after for one in talk.transcript.tree.messages()}
+    assert after == {id: left(parent) for id, parent in before.items() if id not in gone}
+    assert not gone & {id for (id,) in database.execute("SELECT message FROM sapwood_model_messages")}
+
+
+def test_a_conversation_whose_messages_follow_each_other_in_a_cycle_can_be_used(database: Database) -> None:
+    talk = Talk(database, Random(0))
+    talk.say()
+    talk.edit()
+    database.execute("UPDATE sapwood_messages SET parent = (SELECT max(position) FROM sapwood_messages)")
+
+    talk.transcript.go_back(talk.transcript.ids()[0][0])
+    talk.say()
+    talk.transcript.remove([talk.transcript.ids()[0][0]])
+
+    assert talk.transcript.tree.branches()
+    assert len(talk.transcript.ids()) == 2

@@ -45,6 +45,12 @@ def test_a_call_has_keywords_where_python_allows_them() -> None:
     assert all(not are_keywords([name]) for name in keyword.kwlist)
 
 
+def test_a_keyword_may_have_any_name() -> None:
+    assert code(call_of("call", function="'main'", arguments="1", named="2")) == (
+        "call(function='main', arguments=1, named=2)"
+    )
+
+
 def test_the_functions_of_an_expression_are_found() -> None:
     inner = call_of("text", Text("functions(in, a, text)"))
     assert [*functions_of(call_of("calls", inner, call_of("ToolResult.failed", "None")))] == [

@@ -221,6 +221,18 @@ def test_a_changed_row_shows_its_key_and_the_columns_that_changed(two: tuple[Mad
     assert change.b == {"Name": "new", "n": None}
 
 
+def test_names_that_differ_only_by_the_case_of_other_letters_than_a_to_z_are_two(two: tuple[Made, Made]) -> None:
+    both(two, 'CREATE TABLE "ä" (x)')
+    both(two, 'CREATE TABLE "Ä" (id INTEGER PRIMARY KEY, "é", "É")')
+    for made, value in zip(two, (1, 2), strict=True):
+        made.insert('INSERT INTO "ä" VALUES (?)', [(value,)])
+        made.insert('INSERT INTO "Ä" VALUES (1, 1, ?)', [(value,)])
+    found = parts(diff(*two))
+    assert {name: counts(part) for name, part in found.items()} == {"ä": (1, 1, 0), "Ä": (0, 0, 1)}
+    (change,) = found["Ä"].changes
+    assert (change.a, change.b) == ({"É": 1}, {"É": 2})
+
+
 def test_values_of_different_types_differ_even_if_sqlite_takes_them_for_equal(two: tuple[Made, Made]) -> None:
     both(two, "CREATE TABLE t (k INTEGER PRIMARY KEY, v); CREATE TABLE bag (v)")
     values = [(1, 1, 1.0), (2, "1", b"1"), (3, "", None), (4, "a", "A"), (5, 2, 2)]

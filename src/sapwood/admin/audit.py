@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sapwood.storage.files import open_private
 log = logging.getLogger(__name__)
 
 FILE = "operator.jsonl"
-LEFT_OUT = frozenset({"address", "arguments", "instructions", "message", "value", "preview"})
+LEFT_OUT = frozenset({"address", "arguments", "instructions", "message", "value", "preview", "token"})
 """Parameters that are not logged, or elsewhere."""
 LONGEST = 1000
 """Characters of a parameter."""
@@ -57,11 +58,15 @@ def _result(status: int | None) -> str:
     return "refused" if status in (401, 403) else "done" if status < 400 else "failed"
 
 
-def kept_lines(folder: Path, subject: Address) -> str:
-    """Return what the audit log keeps of an agent, as a sentence; an empty string for nothing."""
+def kept_lines(folder: Path, subjects: Sequence[Address]) -> str:
+    """Return what the audit log keeps of an agent, as a sentence; an empty string for nothing.
+
+    `subjects`: all addresses of the agent.
+    """
     try:
         text = (folder / FILE).read_text()
     except FileNotFoundError:
         return ""
-    count = sum(str(subject) in line for line in text.splitlines())
+    names = [str(one) for one in subjects]
+    count = sum(any(name in line for name in names) for line in text.splitlines())
     return f"{count} lines of the audit log {FILE} name the agent. They have no content." if count else ""

@@ -37,12 +37,14 @@ async def _diff(call: AdminCall, params: Diff) -> Answer:
 
 
 def _part(call: AdminCall, part: PartDiff) -> dict[str, Any]:
-    changes = [_change(call, part.kind, change) for change in part.changes]
+    changes = [_change(call, part, change) for change in part.changes]
     told: dict[str, Any] = msgspec.to_builtins(part)
+    del told["key_columns"]
     return told | {"changes": changes, "problem": call.content.text("error", part.problem)}
 
 
-def _change(call: AdminCall, kind: str, change: Change) -> dict[str, Any]:
+def _change(call: AdminCall, part: PartDiff, change: Change) -> dict[str, Any]:
+    kind = part.kind
     if kind in ALWAYS_SHOWN:
         return msgspec.to_builtins(change)
     content, is_shown = call.content, kind != "table" or "sql" in call.access.scopes
@@ -54,8 +56,18 @@ def _change(call: AdminCall, kind: str, change: Change) -> dict[str, Any]:
             return REDACTED
         return content.value(kind, value) if is_shown else hidden(value)
 
-    key = content.text("key", change.key) if is_shown else hidden(change.key)
+    key = content.text("key", _key(part, change)) if is_shown else hidden(change.key)
     return {"kind": change.kind, "key": key, "a": shown(change.a), "b": shown(change.b)}
+
+
+def _key(part: PartDiff, change: Change) -> str:
+    """Return the key of a change without the values of columns whose names say that they are secret."""
+    if not change.key or not any(SECRET.search(name) for name in part.key_columns):
+        return change.key
+    if len(part.key_columns) == 1:
+        return REDACTED
+    values = zip(part.key_columns, msgspec.json.decode(change.key, type=list[Any]), strict=True)
+    return msgspec.json.encode([REDACTED if SECRET.search(name) else value for name, value in values]).decode()
 
 
 def _is_secret(pointer: str) -> bool:

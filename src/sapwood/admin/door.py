@@ -23,7 +23,9 @@ from starlette.responses import JSONResponse, Response
 from sapwood.address import Address
 from sapwood.admin.access import FULL, Access
 from sapwood.admin.admin import Admin
+from sapwood.admin.arrivals import access_of
 from sapwood.admin.audit import Audit
+from sapwood.admin.client_presence import answer_while_present
 from sapwood.admin.content import HiddenFailure
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, Event, Params, SeveralAgents, addresses_of
 from sapwood.admin.endpoints import ENDPOINTS
@@ -109,10 +111,13 @@ class AdminDoor:
         given = request.headers.get("authorization", "").encode("latin-1")
         if hmac.compare_digest(given, self._token):
             return FULL
+        text = given.removeprefix(b"Bearer ").decode("latin-1")
+        if (of_move := access_of(self._node(), text, request.url.path.removeprefix(PREFIX))) is not None:
+            return of_move
         if self._key is None:
             self._key = TokenKey(self._node().folder)
         try:
-            return self._key.access_of(given.removeprefix(b"Bearer ").decode("latin-1"), self._node().clock.now())
+            return self._key.access_of(text, self._node().clock.now())
         except (OSError, UsageError) as error:
             log.warning("cannot check a token of the admin API: %s", error)
             return None
@@ -135,15 +140,15 @@ class AdminDoor:
 
         access = Access.unpacked(*by)
 
-        async def read() -> Response:
+        async def read(receive: Receive) -> Response:
             endpoint = ENDPOINTS[what]
             params = endpoint.converted(asked)
             endpoint.check(params, access)
             endpoint.check_class(self._node(), params, access)
-            return await self._do(endpoint, params, access)
+            return await self._do(endpoint, params, access, receive=receive)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await (await _answered(read(), lambda: _shows_content(access)))(scope, receive, send)
+            await (await _answered(read(receive), lambda: _shows_content(access)))(scope, receive, send)
 
         return answer
 
@@ -223,12 +228,23 @@ class AdminDoor:
         return _json_response(together)
 
     async def _do(
-        self, endpoint: Endpoint[Any], params: Params, access: Access, request: Request | None = None
+        self,
+        endpoint: Endpoint[Any],
+        params: Params,
+        access: Access,
+        request: Request | None = None,
+        *,
+        receive: Receive | None = None,
     ) -> Response:
         if endpoint.stream is not None:
             return await self._streamed(self._events(endpoint, params, access), access, request)
         assert endpoint.answer is not None
-        answer = await endpoint.answer(self._call(access), params)
+        answering = endpoint.answer(self._call(access), params)
+        receive = receive if request is None else request.receive
+        if endpoint.needs_client and receive is not None:
+            answer = await answer_while_present(answering, receive)
+        else:
+            answer = await answering
         return answer if isinstance(answer, Response) else _json_response(answer)
 
     async def _streamed(self, events: AsyncGenerator[Event, None], access: Access, request: Request | None) -> Response:

@@ -109,6 +109,11 @@ class Endpoint(Generic[P]):
     patience: float = PATIENCE
     is_of_any_node: bool = False
     """Whether any node answers, whichever has the agent."""
+    is_audited: bool = True
+    """Whether a request that changes something is for the audit log."""
+
+    needs_client: bool = False
+    """Whether to cancel it when its client leaves."""
 
     def read(self, body: dict[str, Any], access: Access) -> P:
         """Return the parameters of a request that this access allows."""
@@ -127,8 +132,10 @@ class Endpoint(Generic[P]):
         return params
 
     def is_act(self, params: P) -> bool:
-        """Return whether a request changes something."""
-        return not getattr(params, "preview", False) and not {self.scope, self.more(params)} <= READS
+        """Return whether a request changes something, and is for the audit log."""
+        return (
+            self.is_audited and not getattr(params, "preview", False) and not {self.scope, self.more(params)} <= READS
+        )
 
     def check_class(self, node: Node, params: P, access: Access) -> None:
         """Raise `Refused` if an access lacks the scope that the class of the agent demands."""

@@ -7,6 +7,7 @@ from typing import Any
 from sapwood.admin.act import ACT
 from sapwood.admin.agenda import AGENDA
 from sapwood.admin.agents import AGENTS
+from sapwood.admin.arrivals import ARRIVAL, ARRIVAL_PARTS, RECEIVE
 from sapwood.admin.branches import BRANCHES, SWITCH_BRANCH
 from sapwood.admin.cancellation import CANCEL_RUN, CANCEL_TURN
 from sapwood.admin.chunks import CHUNKS
@@ -76,6 +77,9 @@ ALL: tuple[Endpoint[Any], ...] = (
     FORK,
     REWIND,
     MOVE,
+    RECEIVE,
+    ARRIVAL,
+    ARRIVAL_PARTS,
     EXPORT,
     IMPORT,
     *COMMANDS,

@@ -17,7 +17,7 @@ from sapwood.kernel.history.unrecorded import REMOVED
 from sapwood.kernel.ports.erasure import ErasureHooks
 from sapwood.runs.dispatch.child_removal import delete_child
 from sapwood.runs.remote.erased_sessions import erase_sessions
-from sapwood.runs.tables.erased_runs import erase_runs
+from sapwood.runs.tables.erased_runs import erase_runs, knows_runs
 
 LOOKS = 100
 LOOK_AGAIN = 0.05
@@ -52,6 +52,7 @@ ERASURE_HOOKS = ErasureHooks(
     delete_child=delete_child,
     history=forget_history,
     rows=(erase_runs, erase_sessions),
+    knows=(knows_runs,),
     memory=(erase_logs, erase_failing_calls),
     kept=(kept_lines,),
 )

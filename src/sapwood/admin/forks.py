@@ -35,6 +35,8 @@ class ExportParams(OneAgent):
 
 class MoveParams(OneAgent):
     to: str
+    token: str | None = None
+    """Of the other server, if `to` is a URL."""
 
 
 class ImportParams(Params):
@@ -75,8 +77,11 @@ async def _import(call: AdminCall, params: ImportParams) -> Answer:
 
 async def _move(call: AdminCall, params: MoveParams) -> Answer:
     root = Address.parse(params.address)
-    _check_covers(call.access, Address.root_of(root.type, params.to))
-    return {"address": str(await move(call.node, root, params.to))}
+    if "://" not in params.to:
+        _check_covers(call.access, Address.root_of(root.type, params.to))
+    elif call.access.below is not None:
+        raise Refused("A token that is limited to an agent does not move it to another server.")
+    return {"address": str(await move(call.node, root, params.to, params.token))}
 
 
 def _scope_of_work(params: ForkParams | RewindParams) -> Scope | None:

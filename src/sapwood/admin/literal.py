@@ -58,7 +58,7 @@ def literal(value: Any) -> Node:
     return repr(value)
 
 
-def call_of(function: str, *arguments: Node, **named: Node) -> Group:
+def call_of(function: str, /, *arguments: Node, **named: Node) -> Group:
     """Return the expression that calls a function."""
     return Group(f"{function}(", [*map(Item, arguments), *(Item(one, f"{name}=") for name, one in named.items())], ")")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from sapwood.chat.models.providers import Providers
 from sapwood.chat.models.stored_request import StoredRequest, has_files
 from sapwood.chat.models.turn_replay import AskedCall, ReplayedStep, Replayer, TurnReplay
 from sapwood.chat.store.request_reads import stored_form
+from sapwood.chat.store.tool_keys import tools_without_keys
 from sapwood.chat.store.turn_copies import turn_copy
 from sapwood.errors import InvalidArguments, NotFound, StoredDataError, UnknownAgent
 from sapwood.kernel.ports.work_id import WorkId
@@ -51,27 +52,29 @@ async def _replay(call: AdminCall, params: Replay) -> Answer:
         cls: Any = call.admin.lookup.kind(tree, address).cls
     except UnknownAgent:
         cls = None
+    replay = TurnReplay()
     async with AsyncExitStack() as stack:
         model, name = await _model(call, stack, params.model, requests[0].model, cls)
         replayer = Replayer(model, call.node.settings.prices, lambda: _turn_of(call, model), params.instructions)
         try:
             async with asyncio.timeout(LONGEST):
                 if params.step is None:
-                    replay = await replayer.turn(requests)
+                    await replayer.turn(requests, replay)
                 else:
-                    replay = await replayer.step(params.step, requests[0])
+                    await replayer.step(params.step, requests[0], replay)
         except TimeoutError:
-            replay = TurnReplay(ended="failed", problem=f"took longer than {LONGEST:.0f} seconds")
-    log.info(
-        "turn replayed address=%s turn=%s model=%s token=%s requests=%d input_tokens=%d output_tokens=%d",
-        address,
-        turn,
-        name,
-        call.access.name,
-        len(replay.steps),
-        sum(step.input_tokens or 0 for step in replay.steps),
-        sum(step.output_tokens or 0 for step in replay.steps),
-    )
+            replay.ended, replay.problem = "failed", f"took longer than {LONGEST:.0f} seconds"
+        finally:  # also if the client has left
+            log.info(
+                "turn replayed address=%s turn=%s model=%s token=%s requests=%d input_tokens=%d output_tokens=%d",
+                address,
+                turn,
+                name,
+                call.access.name,
+                len(replay.steps),
+                sum(step.input_tokens or 0 for step in replay.steps),
+                sum(step.output_tokens or 0 for step in replay.steps),
+            )
     shown = original if params.step is None else [one for one in original if one.step == params.step]
     return {
         "address": str(address),
@@ -140,7 +143,13 @@ class _Stored(NamedTuple):
                 f"The request of {where} has files, and a record names files without their bytes. It cannot be made "
                 "again as it was."
             )
-        return StoredRequest.read(form.body)
+        request = StoredRequest.read(form.body)
+        if keyless := tools_without_keys(request.parameters):
+            raise InvalidArguments(
+                f"The request of {where} has tools of the provider that could not authenticate, because their keys are "
+                f"not recorded: {', '.join(keyless)}. It cannot be made again as it was."
+            )
+        return request
 
     def original(self) -> list[ReplayedStep]:
         """Return what the model answered then."""
@@ -179,8 +188,9 @@ async def _model(
             model = named.find(name)
             return (model if name in named.models else await stack.enter_async_context(model)), name
         for one in (*_models_of(cls), *named.models.values()):
-            if (model := model_of(one)).model_id == recorded:
-                return model, recorded
+            with suppress(ModelUnusable):  # for example without its key: another one may be meant
+                if (model := model_of(one)).model_id == recorded:
+                    return model, recorded
         return await stack.enter_async_context(named.find(recorded)), recorded
     except ModelUnusable as error:
         if name is None:
@@ -225,4 +235,4 @@ def _shown(call: AdminCall, step: ReplayedStep) -> dict[str, Any]:
     }
 
 
-REPLAY = Endpoint("replay", "replay", Replay, _replay, more=lambda _: "content")
+REPLAY = Endpoint("replay", "replay", Replay, _replay, more=lambda _: "content", needs_client=True)

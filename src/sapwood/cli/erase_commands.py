@@ -24,6 +24,10 @@ from sapwood.storage.files import Files
 
 receipt = App(name="receipt", help="Check the receipts of erasures.")
 
+ErasureKey = Annotated[
+    str | None,
+    Parameter(env_var="SAPWOOD_ERASURE_KEY", help="The setting of the server. Default: the key in the folder."),
+]
 Id = Annotated[
     str | None,
     Parameter(name="--id", help="The id of the erasure. The same id joins one that runs, or prints its receipt again."),
@@ -37,6 +41,7 @@ def erase(
     yes: Yes = False,
     backup: Annotated[Path | None, Parameter(help="Erase the tree from this backup only.")] = None,
     erasure_id: Id = None,
+    erasure_key: ErasureKey = None,
     data: Data = "sapwood-data",
 ) -> None:
     """Erase an agent and everything below it, with all that is known of them. Prints a signed receipt as JSON.
@@ -49,14 +54,16 @@ def erase(
     where = data if backup is None else str(backup)
     confirm(f"Erase {subject} and everything below it from {where}, for good?", "Nothing was erased.", yes=yes)
     if backup is not None:
-        _tell(erase_from_backup(Path(data), backup, subject, SystemClock().now()))
+        _tell(erase_from_backup(Path(data), backup, subject, SystemClock().now(), erasure_key or ""))
         return
 
     async def here(operator: Admin) -> dict[str, Any]:
         assert operator.node.erasures is not None
         return {"receipt": msgspec.to_builtins(await operator.node.erasures.erase(subject, by="cli", id=erasure_id))}
 
-    answer = remote.ask_or_open(data, "erase", here, address=str(subject), name=subject.name, id=erasure_id)
+    answer = remote.ask_or_open(
+        data, "erase", here, erasure_key or "", address=str(subject), name=subject.name, id=erasure_id
+    )
     _tell(msgspec.convert(answer["receipt"], ErasureReceipt))
 
 
@@ -74,10 +81,7 @@ def _tell(found: ErasureReceipt) -> None:
 @receipt.command
 def fingerprint(
     *,
-    erasure_key: Annotated[
-        str | None,
-        Parameter(env_var="SAPWOOD_ERASURE_KEY", help="The setting of the server. Default: the key in the folder."),
-    ] = None,
+    erasure_key: ErasureKey = None,
     data: Data = "sapwood-data",
 ) -> None:
     """Print the fingerprint of the key that signs the receipts of a server, to publish it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from sapwood.cli.parameters import DataOfApp, whole_number
 from sapwood.cli.terminal import Text, say
 from sapwood.errors import UsageError
 from sapwood.evals.junit import junit, problems_of
-from sapwood.evals.turn_task import INSTALL, TurnTask, model_of_class
+from sapwood.evals.turn_task import INSTALL, TurnTask, destroy_leftovers, model_of_class
 
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code after SIGTERM."""
 UNCUT = 10_000
 """Columns of a table in a file: nothing is cut."""
 
@@ -60,8 +63,11 @@ def eval_(
             task.app.configure(data=folder)  # its trees are made for the cases
         elif data is not None:
             task.app.configure(data=data)
-        for name in model or (None,):
-            reports += asyncio.run(_run(task, datasets, name, concurrency))
+        try:
+            for name in model or (None,):
+                reports += asyncio.run(_run(task, datasets, name, concurrency))
+        except asyncio.CancelledError:
+            return TERMINATED
     console = Console(width=None if sys.stdout.isatty() else UNCUT)
     for one in reports:
         one.print(console=console, include_averages=False)
@@ -109,6 +115,8 @@ def _read(file: Path) -> tuple[TurnTask, list[Dataset[Any, Any, Any]]]:
             f"{str(file)!r} must define one task and at least one Dataset, but it defines {len(tasks)} tasks and "
             f"{len(datasets)} datasets. Write task = turn_task(app, Desk) and dataset = Dataset(…)."
         )
+    if empty := [one.name for one in datasets.values() if not one.cases]:
+        raise UsageError(f"The dataset {empty[0]!r} of {str(file)!r} has no cases, so it would pass. Add a Case.")
     return next(iter(tasks.values())), list(datasets.values())
 
 
@@ -116,6 +124,9 @@ async def _run(
     task: TurnTask, datasets: Sequence[Dataset[Any, Any, Any]], name: str | None, concurrency: int
 ) -> list[EvaluationReport[Any, Any, Any]]:
     """Run datasets with one model."""
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     with ExitStack() as stack:
         if name is not None:
             try:
@@ -125,16 +136,21 @@ async def _run(
         async with task.app as app:
             if task.name is not None:
                 app.node.alarms.stop()  # the trees of the folder must not begin to work here
-            return [
-                await dataset.evaluate(
-                    task,
-                    name=dataset.name if name is None else f"{dataset.name} ({name})",
-                    task_name=task.__name__,
-                    max_concurrency=concurrency,
-                    progress=False,
-                )
-                for dataset in datasets
-            ]
+                await destroy_leftovers(task)  # of a process that was killed
+            try:
+                return [
+                    await dataset.evaluate(
+                        task,
+                        name=dataset.name if name is None else f"{dataset.name} ({name})",
+                        task_name=task.__name__,
+                        max_concurrency=concurrency,
+                        progress=False,
+                    )
+                    for dataset in datasets
+                ]
+            finally:
+                if task.name is not None:
+                    await destroy_leftovers(task)  # the cases that were interrupted
 
 
 def _write(file: Path, reports: Sequence[EvaluationReport[Any, Any, Any]]) -> None:

@@ -71,15 +71,20 @@ def _line(answer: http.client.HTTPResponse) -> bytes:
 
 
 def ask_or_open(
-    data: str, what: str, here: Callable[[Admin], Coroutine[Any, Any, dict[str, Any]]], **asked: Any
+    data: str,
+    what: str,
+    here: Callable[[Admin], Coroutine[Any, Any, dict[str, Any]]],
+    erasure_key: str = "",
+    /,
+    **asked: Any,
 ) -> dict[str, Any]:
-    """Send a request to the server of a data folder, or open the folder if no server runs."""
+    """Send a request to the server of a data folder, or open the folder, with this key, if no server runs."""
     try:
         return ask(data, what, **asked)
     except Unavailable:
         if what not in CREATING and not (Path(data) / "trees").is_dir():
             raise
-    return _alone(data, here, has_past=what in OF_THE_PAST and (Path(data) / HISTORY).is_dir())
+    return _alone(data, here, erasure_key, has_past=what in OF_THE_PAST and (Path(data) / HISTORY).is_dir())
 
 
 def answer_of(data: str, what: str, **asked: Any) -> dict[str, Any]:
@@ -107,8 +112,8 @@ async def answer_here(what: str, params: dict[str, Any], operator: Admin) -> dic
     return await endpoint.answer(AdminCall(operator.node, operator, FULL), endpoint.read(params, FULL))
 
 
-def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]], *, has_past: bool) -> T:
-    settings = dataclasses.replace(FOR_GOOD if has_past else Settings(), data=data)
+def _alone(data: str, here: Callable[[Admin], Coroutine[Any, Any, T]], erasure_key: str = "", *, has_past: bool) -> T:
+    settings = dataclasses.replace(FOR_GOOD if has_past else Settings(), data=data, erasure_key=erasure_key)
 
     async def work() -> T:
         async with App(agents=[], settings=settings) as app:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,16 +44,36 @@ def fork(
 
 def move(
     address: Agent,
-    name: Annotated[str, Parameter(help="The new name of the root.")],
+    to: Annotated[str, Parameter(help="The new name of the root, or the URL of another server.")],
     /,
     *,
+    token_file: Annotated[
+        Path | None,
+        Parameter(
+            help="For a URL: a file that contains a token of that server with the scope `admin`. `-` means stdin."
+        ),
+    ] = None,
     data: Data = "sapwood-data",
 ) -> None:
-    """Give a root another name. All agents below it and their work go with it, and the old name leads to the new one.
+    """Give a root another name, or move it to another server. All agents below it and their work go with it.
 
-    Calls wait until it is done, and running calls are cancelled.
+    The old name leads to the new one, and the old server to the new one. Calls wait until it is done, and running
+    calls are cancelled.
     """
-    say(f"Moved {address} to {remote.answer_of(data, 'move', address=address, to=name)['address']}.")
+    token = None if token_file is None else _token(token_file)
+    asked = {"address": address, "to": to, "token": token}
+    if "://" in to:
+        remote.ask(data, "move", **asked)
+        say(f"Moved {address} to {to}.")
+    else:
+        say(f"Moved {address} to {remote.answer_of(data, 'move', **asked)['address']}.")
+
+
+def _token(file: Path) -> str:
+    try:
+        return (sys.stdin.read() if str(file) == "-" else file.read_text()).strip()
+    except OSError as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}.") from None
 
 
 def export(

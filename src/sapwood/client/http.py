@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import InvalidResult, NotFound, Refused, Unavailable, UsageError
+from sapwood.errors import InvalidResult, MovedAway, NotFound, Refused, Unavailable, UsageError
 from sapwood.wire import final_errors
 from sapwood.wire.methods import ExposedMethod, MethodList
 
@@ -39,6 +39,8 @@ async def get_methods(
         text = f"The server does not list the methods of {address}: it answers {response.status_code}."
         if (final := final_errors.KINDS.get(response.headers.get(final_errors.HEADER, ""))) is not None:
             raise final(response.text)
+        if response.headers.get(final_errors.HEADER) == MovedAway.code:
+            raise final_errors.moved_away(response.headers.get("location", ""))
         if response.status_code == NOT_FOUND:
             raise NotFound(text, path=address.segments)
         raise (Unavailable if response.status_code in LATER else Refused)(text)

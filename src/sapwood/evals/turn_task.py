@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from sapwood.chat.store.turns import Turn
 from sapwood.errors import UsageError
 from sapwood.kernel.history.moments import At
 from sapwood.kernel.marshal.agent_class import known
+from sapwood.kernel.node.data_folder import roots_in
 from sapwood.randomness import new_id
 from sapwood.runs.dispatch.lifecycle import Runs
 
@@ -48,7 +50,7 @@ class TurnTask:
         messages = [inputs] if isinstance(inputs, str) else list(inputs)
         if not messages:
             raise UsageError("The inputs of a case must be a message, or several.")
-        name = f"{'' if self.name is None else f'{self.name}~'}{NEW}-{new_id(self.app.node.random)}"
+        name = f"{_prefix(self)}{new_id(self.app.node.random)}"
         agent = await self._tree(name)
         try:
             before = await _used(agent)
@@ -59,9 +61,7 @@ class TurnTask:
             await self._tell(agent, turns[-1], before)
             return turns[-1].output
         finally:
-            kind = known(self.cls)
-            actor = await self.app.node.reach(Address.root_of(kind.type, name), kind, None)
-            await actor.of(Runs).destroy()
+            await _destroy(self, name)
 
     async def _tree(self, name: str) -> Any:
         """Return the agent that answers one case."""
@@ -80,6 +80,25 @@ class TurnTask:
         set_eval_attribute("agents", sorted("/".join(path) for path in used if path))
         for at, metric in enumerate(METRICS):
             increment_eval_metric(metric, sum(one[at] - before.get(path, NONE)[at] for path, one in used.items()))
+
+
+async def destroy_leftovers(task: TurnTask) -> None:
+    """Destroy the trees of cases that were interrupted. No case may run."""
+    kind, made = known(task.cls), re.compile(rf"{re.escape(_prefix(task))}[0-9a-f]{{32}}")
+    for root in list(roots_in(task.app.node.folder)):
+        if root.type == kind.type and made.fullmatch(root.name):
+            await _destroy(task, root.name)
+
+
+async def _destroy(task: TurnTask, name: str) -> None:
+    kind = known(task.cls)
+    actor = await task.app.node.reach(Address.root_of(kind.type, name), kind, None)
+    await actor.of(Runs).destroy()
+
+
+def _prefix(task: TurnTask) -> str:
+    """Return how the names of the trees of a task begin."""
+    return f"{'' if task.name is None else f'{task.name}~'}{NEW}-"
 
 
 class TurnNotCompleted(Exception):
@@ -136,10 +155,11 @@ def turn_task(app: App, cls: type[ChatAgent[Any, Any]], name: str | None = None,
 
 @contextmanager
 def model_of_class(cls: type[ChatAgent[Any, Any]], model: Any) -> Generator[None]:
-    """Let the agents of a class use another model in this block."""
+    """Let the agents of a class, and not those of classes derived from it, use another model in this block."""
+    original = cls.get_model
 
-    def get_model(agent: object) -> Any:
-        return model
+    def get_model(agent: ChatAgent[Any, Any]) -> Any:
+        return model if type(agent) is cls else original(agent)
 
     with patch.object(cls, "get_model", get_model):
         yield

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from sapwood.chat.store.chunks import assembled, closed
-from sapwood.chat.store.partial_answers import BROKEN_OFF, keep_partial
+from sapwood.chat.store.partial_answers import BROKEN_OFF, bring_back, keep_partial
 from sapwood.chat.store.transcript import Transcript
 from sapwood.chat.store.turn_rows import ToolCall, TurnRow
 from sapwood.clock import Timer
@@ -54,6 +54,8 @@ def _store_answer(edit: OfflineEdit, row: TurnRow, calls: list[ToolCall], now: f
     keep_partial(transcript, row, calls, "cancelled", chunks)
     if any(part["type"] != "step-start" for part in message["parts"]):
         transcript.put(message)
+    else:
+        bring_back(transcript, row)
 
 
 def _chunks(edit: OfflineEdit, row: TurnRow) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.rpc.stub import Route
+from sapwood.kernel.trees.tree import Tree
 from sapwood.runtimes.local import LocalRuntime
 from sapwood.settings import Settings
 from sapwood.storage.files import Files
@@ -144,6 +145,8 @@ class World:
 
         def die() -> None:
             points.ended = True
+            # Once more, later: a database that was just being opened is not open yet.
+            node.loop.call_soon_threadsafe(_close_databases, list(node.trees.values()))
             if node.on_other_thread():  # a flush; it fails first, and nothing is reported as durable
                 node.loop.call_soon_threadsafe(node.die_now)
             else:
@@ -358,3 +361,9 @@ async def lived(
             await world.app.__aexit__()
         if world.slow:
             raise AssertionError("\n".join(str(slow) for slow in world.slow))
+
+
+def _close_databases(trees: Sequence[Tree]) -> None:
+    for tree in trees:
+        for database in tree.databases.values():
+            database.close()

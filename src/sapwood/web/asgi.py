@@ -42,8 +42,10 @@ async def serve(
     from sapwood.web.errors import close_code
     from sapwood.web.proxy import carry, follow
     from sapwood.web.response_headers import with_default_headers
+    from sapwood.web.root_locations import MOVED_STATUS
     from sapwood.web.socket_migration import hold_open
     from sapwood.web.target import Refusal, UrlTarget, raw_path
+    from sapwood.wire import final_errors
     from sapwood.wire.routing import as_sent
 
     is_http, is_logged, began = scope["type"] == "http", True, time.monotonic()
@@ -85,7 +87,10 @@ async def serve(
         await receive()
         await send({"type": "websocket.accept"})
         log_refused_socket(scope, status)
-        await send({"type": "websocket.close", "code": close_code(status), "reason": f"Connection rejected ({status})"})
+        code, reason = close_code(status), f"Connection rejected ({status})"
+        if response is not None and status == MOVED_STATUS:
+            code, reason = final_errors.CLOSE_CODE, final_errors.moved_reason(response.headers["location"])
+        await send({"type": "websocket.close", "code": code, "reason": reason})
 
 
 def _with_frame_limit(send: Send, set_limit: Callable[[int], None] | None) -> Send:

@@ -9,6 +9,7 @@ from sapwood.errors import (
     CallTooDeep,
     InvalidArguments,
     InvalidName,
+    MovedAway,
     NoSuchMethod,
     NotFound,
     OverLimit,
@@ -25,6 +26,7 @@ from sapwood.wire import final_errors
 
 STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Forwarded, 503),
+    (MovedAway, 503),
     (NotFound, 404),
     (NoSuchMethod, 404),
     (InvalidName, 400),
@@ -38,7 +40,10 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Aborted, 503),
     (Unavailable, 503),
 )
-"""The first that fits counts; everything else is 500, and is not told what it was."""
+"""The first that fits counts; everything else is 500, and is not told what it was.
+
+A client that meets one of the first two asks again, and is led to where the agent is.
+"""
 
 TEXT = {
     400: "Bad Request",

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from sapwood import tracing
 from sapwood.address import Address, kebab
-from sapwood.errors import InvalidName, SapwoodError, Unavailable
+from sapwood.errors import InvalidName, Unavailable
 from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.actors.outbox import Outbox
@@ -42,6 +42,7 @@ from sapwood.web.pages import Pages
 from sapwood.web.relay_messages import NEAR, OpenSocket
 from sapwood.web.request_body import TOO_LARGE, BodyRefused, RequestBody
 from sapwood.web.response_headers import CORS
+from sapwood.web.root_locations import RootLocations
 from sapwood.web.sender import user_key
 from sapwood.web.socket_sessions import Clients, SocketSessions, tell_moved
 from sapwood.web.socket_writer import SocketWriter
@@ -74,6 +75,7 @@ class Gateway:
         self.frame_ancestors = node.settings.frame_ancestors
         """Which pages may frame a response, as in the header."""
         self._metrics = Metrics(node)
+        self._locations = RootLocations(node.forwards, self._log)
         self._router = AgentRouter(node, clients, authenticate=authenticate, authorize=authorize)
         self._pages = Pages(pages) if pages is not None else None
         self._open: Counter[object] = Counter()
@@ -98,19 +100,7 @@ class Gateway:
             shown = escape_controls(segment)
             log.debug("request refused client=%s: no root class %r; this app has: %s", client_of(scope), shown, roots)
             raise refusal(400, "Invalid request")
-        try:
-            return UrlTarget(kind, self._name_now(kind, found.name), found.rest)
-        except SapwoodError as error:  # a damaged forward, or no descriptor is left to read one
-            reference = self._log("request", error, scope, f"{kind.type}:{found.name}")
-            raise Refusal(PlainTextResponse(told(error, reference), status_of(error), headers_of(error))) from error
-
-    def _name_now(self, kind: AgentClass, name: str) -> str:
-        """Return the name of a root, also if it was moved since its URL was made."""
-        try:
-            target = self._node.forwards.target(Address.root_of(kind.type, name), kind.aliases)
-        except InvalidName:
-            return name
-        return name if target is None else target.name
+        return UrlTarget(kind, self._locations.name_now(kind, found.name, scope, found.rest), found.rest)
 
     def away(self, place: UrlTarget) -> tuple[Peers, Address] | None:
         """Return the way to a root that another node runs, or `None` if this node runs it or it cannot exist."""
@@ -206,7 +196,7 @@ class Gateway:
             found = await locate(request)
             if not isinstance(found, Response):
                 kind, name, rest = found
-                found = kind, self._name_now(kind, name), rest
+                found = kind, self._locations.name_now(kind, name, scope, rest), rest
             return found, repeated(text, receive)
         except Refusal as no:
             return no.response, receive

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from sapwood.chat.store.sent_files import without_bytes
+from sapwood.chat.store.tool_keys import without_keys
 
 NOT_SENT = frozenset({"usage", "run_id", "conversation_id", "instructions", "timestamp"})
 """Fields of messages that are not for models, or that the parameters have.
@@ -50,7 +51,7 @@ class SentForm:
         fields: dict[str, Any] = {
             "model": self.model,
             "settings": settings,
-            "parameters": self.parameters,
+            "parameters": without_keys(self.parameters),
             "messages": messages,
         }
         parts = [f"{msgspec.json.encode(name).decode()}:".encode() + _json(value) for name, value in fields.items()]

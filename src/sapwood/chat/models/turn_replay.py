@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -88,16 +89,16 @@ class Replayer:
         self._gate = gate
         self._instructions = instructions
 
-    async def step(self, number: int, request: StoredRequest) -> TurnReplay:
-        """Ask one request again."""
-        replay = TurnReplay()
+    async def step(self, number: int, request: StoredRequest, replay: TurnReplay) -> None:
+        """Ask one request again, and note in `replay` what became of it."""
         await self._ask(replay, number, request)
-        return replay
 
-    async def turn(self, requests: Sequence[StoredRequest]) -> TurnReplay:
-        """Ask the first request of a turn again, and continue with the results that its tools returned then."""
-        replay, request = TurnReplay(), requests[0]
-        results = ToolResults(requests)
+    async def turn(self, requests: Sequence[StoredRequest], replay: TurnReplay) -> None:
+        """Ask the first request of a turn again, and continue with the results that its tools returned then.
+
+        What the model answers is noted in `replay` as it comes: it costs money also if the replay is interrupted.
+        """
+        request, results = requests[0], ToolResults(requests)
         while (response := await self._ask(replay, len(replay.steps) + 1, request)) is not None:
             made = [part for part in response.parts if part.part_kind == "tool-call"]
             if not made or request.output_tools & {part.tool_name for part in made}:
@@ -112,7 +113,6 @@ class Replayer:
                 break
             following = requests[len(replay.steps)] if len(replay.steps) < len(requests) else None
             request = request.continued([response, results.answer(made, following)])
-        return replay
 
     async def _ask(self, replay: TurnReplay, number: int, request: StoredRequest) -> Any:
         """Add what the model answers; return it, or `None` if it failed."""
@@ -164,23 +164,25 @@ class Replayer:
 
 
 class ToolResults:
-    """What the tools of a turn returned, by tool and arguments."""
+    """What the tools of a turn returned in it, by tool and arguments."""
 
     def __init__(self, requests: Sequence[StoredRequest]) -> None:
         self._found: dict[tuple[str, str], list[Any]] = {}
         self._used: dict[tuple[str, str], int] = {}
-        calls: dict[str, AskedCall] = {}
+        earlier = Counter(part.tool_call_id for part in _parts_of(requests[0]) if _is_result(part))
+        """The results of earlier turns. Ids are unique only in a turn."""
         known: set[str] = set()
-        for request in requests:
-            for message in request.messages:
-                for part in message.parts:
-                    if part.part_kind == "tool-call":
-                        calls[part.tool_call_id] = asked_call(part)
-                    elif part.part_kind in ("tool-return", "retry-prompt"):
-                        id = part.tool_call_id
-                        if id in calls and id not in known:
-                            known.add(id)
-                            self._found.setdefault(calls[id].key, []).append(part)
+        for request in requests[1:]:
+            calls, met = dict[str, AskedCall](), Counter[str]()
+            for part in _parts_of(request):
+                if part.part_kind == "tool-call":
+                    calls[part.tool_call_id] = asked_call(part)
+                elif _is_result(part):
+                    id = part.tool_call_id
+                    met[id] += 1
+                    if id in calls and id not in known and met[id] > earlier[id]:
+                        known.add(id)
+                        self._found.setdefault(calls[id].key, []).append(part)
 
     def __contains__(self, key: tuple[str, str]) -> bool:
         return key in self._found
@@ -202,6 +204,15 @@ class ToolResults:
         self._used[key] = at + 1
         found = self._found[key]
         return found[min(at, len(found) - 1)]
+
+
+def _parts_of(request: StoredRequest) -> Iterator[Any]:
+    for message in request.messages:
+        yield from message.parts
+
+
+def _is_result(part: Any) -> bool:
+    return part.part_kind in ("tool-return", "retry-prompt")
 
 
 def answered(number: int, response: Any) -> ReplayedStep:

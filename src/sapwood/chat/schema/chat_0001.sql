@@ -10,6 +10,7 @@ CREATE TABLE sapwood_messages (
 ) STRICT;
 
 CREATE INDEX sapwood_messages_by_path ON sapwood_messages (is_active, position, parent);
+CREATE INDEX sapwood_messages_by_parent ON sapwood_messages (parent);
 
 -- The same conversation as the model sees it.
 CREATE TABLE sapwood_model_messages (
@@ -36,6 +37,8 @@ CREATE TABLE sapwood_turns (
     status        TEXT NOT NULL,                -- queued, running, waiting, completed, failed, cancelled, skipped
     continues     INTEGER NOT NULL DEFAULT 0,   -- how often it went on after it had waited for somebody
     last_kept     TEXT,                         -- the id of the message that it follows, perhaps in another branch; NULL: the last one
+    last_shown    TEXT,                         -- the id of the last message that its client showed; NULL: of no matter
+    previous_end  TEXT,                         -- the id of the last message of the path that it left to answer again; NULL: it left none
     new_messages  TEXT NOT NULL DEFAULT '[]',   -- JSON: messages that join the conversation when it begins
     body          TEXT NOT NULL DEFAULT '{}',   -- JSON: what else the client sent with its request
     client_tools  TEXT NOT NULL DEFAULT '[]',   -- JSON: the tools the client can run

@@ -89,12 +89,13 @@ class BranchTree:
             " WHERE position IN (SELECT value FROM json_each(?)) RETURNING id",
             _json(changed),
         )
-        # What belongs to no message was never shown: a turn that ended before it said anything.
-        self._db.execute("DELETE FROM sapwood_model_messages WHERE message NOT IN (SELECT id FROM sapwood_messages)")
         rows: list[Any] = self._db.execute(
-            "SELECT one.replaces, message.is_active FROM sapwood_model_messages AS one"
-            " JOIN sapwood_messages AS message ON message.id = one.message WHERE one.replaces IS NOT NULL"
+            "SELECT one.replaces, coalesce(message.is_active, 0) FROM sapwood_model_messages AS one"
+            " LEFT JOIN sapwood_messages AS message ON message.id = one.message WHERE one.replaces IS NOT NULL"
         )
+        # What belongs to no message was never shown: a turn that ended before it said anything. What it replaces
+        # is there again.
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE message NOT IN (SELECT id FROM sapwood_messages)")
         replaced = [(at, is_active) for replaces, is_active in rows for at in msgspec.json.decode(replaces)]
         self._db.execute(
             "UPDATE sapwood_model_messages SET is_active = position NOT IN (SELECT value FROM json_each(?))"
@@ -158,6 +159,31 @@ class BranchTree:
         )
         return [id for (id,) in rows]
 
+    def detach(self, ids: str) -> None:
+        """Let what follows messages, by their ids as JSON, follow what is before them: they are about to be deleted."""
+        gone: dict[int, int | None] = dict(
+            self._db.execute(
+                "SELECT position, iif(parent < position, parent, NULL) FROM sapwood_messages"
+                " WHERE id IN (SELECT value FROM json_each(?))",
+                ids,
+            )
+        )
+        following: list[tuple[int, int | None]] = self._db.execute(
+            "SELECT position, parent FROM sapwood_messages WHERE parent IN (SELECT value FROM json_each(?))",
+            _json([*gone]),
+        )
+        changed: list[tuple[int, int | None]] = []
+        for position, parent in following:
+            if position not in gone:
+                while parent in gone:
+                    parent = gone[parent]
+                changed.append((position, parent))
+        self._db.execute(
+            "UPDATE sapwood_messages SET parent = one.value ->> 1 FROM json_each(?) AS one"
+            " WHERE position = one.value ->> 0",
+            msgspec.json.encode(changed).decode(),
+        )
+
     def _nodes(self) -> list[_Node]:
         return _nodes(self._db.execute)
 
@@ -189,7 +215,14 @@ def _branches(select: Select) -> list[ConversationBranch]:
         children.setdefault(node.parent, []).append(node)
         if node.parent is not None and last > newest.get(node.parent, (0, 0))[0]:
             newest[node.parent] = (last, count + 1)
-    firsts = {node.position: node for siblings in children.values() if len(siblings) > 1 for node in siblings}
+    actives = {None, *(node.position for node in nodes if node.is_active)}
+    firsts = {
+        node.position: node
+        for parent, siblings in children.items()
+        for node in siblings
+        # One message is a branch of its own if the active path ends before it.
+        if len(siblings) > 1 or (parent in actives and not node.is_active)
+    }
     within: dict[int | None, int] = {}
     """The first message of the branch that a message belongs to."""
     for node in nodes:
@@ -220,8 +253,8 @@ def _branches(select: Select) -> list[ConversationBranch]:
 
 
 def _nodes(select: Select) -> list[_Node]:
-    """Return all messages in their order, each after its parent."""
-    rows: list[Any] = select("SELECT position, parent, is_active FROM sapwood_messages")
+    """Return all messages in their order, each after its parent. In a damaged file, parents may be a cycle."""
+    rows: list[Any] = select("SELECT position, iif(parent < position, parent, NULL), is_active FROM sapwood_messages")
     return sorted((_Node(*row) for row in rows), key=lambda node: node.position)
 
 

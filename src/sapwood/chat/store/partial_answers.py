@@ -32,6 +32,12 @@ def keep_partial(
         transcript.add(row.message, ModelResponse(parts=[TextPart("".join(said))], state="interrupted"))
 
 
+def bring_back(transcript: Transcript, row: TurnRow) -> None:
+    """Make the path active again that a turn left to answer a message again, if the turn has no message."""
+    if row.previous_end is not None and not transcript.known([row.message]):
+        transcript.go_back(row.previous_end)
+
+
 def return_calls(transcript: Transcript, row: TurnRow, calls: Iterable[ToolCall], otherwise: str) -> None:
     """Have every tool call of a turn return something, as models want it: what is known, or this text."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart

@@ -12,12 +12,14 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sapwood.chat.store import message_pages
 from sapwood.chat.store.branches import BranchTree
+from sapwood.chat.store.message_search import MessageSearch
 from sapwood.chat.store.model_parts import without_files
 from sapwood.chat.store.size_limits import LARGEST, fitted
 from sapwood.clock import Clock
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 CHAT = Schema("sapwood.chat", "chat")
-SEARCH = Schema("sapwood.chat", "search")
 COMPACTION = Schema("sapwood.chat", "compaction")
 
 UIMessage = dict[str, Any]
@@ -53,6 +54,7 @@ class Transcript:
         self._db = database
         self._clock = clock
         self.tree = BranchTree(database)
+        self._words = MessageSearch(database)
         self._history: list[tuple[str, ModelMessage]] | None = None
         self._body: tuple[str, str | None] = ("", None)
         """The id and the text of the message that was last read or written; no text: there is no such message."""
@@ -140,6 +142,10 @@ class Transcript:
             self._db.execute("SELECT 1 FROM sapwood_messages WHERE id = ? AND is_active = 1", id)
         )
 
+    def is_left(self, id: str) -> bool:
+        """Return whether a message is stored, and belongs to another branch."""
+        return bool(self.known([id])) and not self.is_active(id)
+
     def is_unanswered(self, id: str) -> bool:
         """Return whether a message is on the active path, and no answer follows it there."""
         return self.exists and bool(
@@ -190,8 +196,7 @@ class Transcript:
         body = msgspec.json.encode(message).decode()
         self._db.execute("UPDATE sapwood_messages SET id = ?, body = ? WHERE id = ?", new, body, id)
         self._db.execute("UPDATE sapwood_model_messages SET message = ? WHERE message = ?", new, id)
-        if self._db.has(SEARCH):
-            self._db.execute("UPDATE sapwood_message_words SET id = ? WHERE id = ?", new, id)
+        self._words.rename(id, new)
         if self._db.has(COMPACTION):
             self._db.execute("UPDATE sapwood_pinned_messages SET id = ? WHERE id = ?", new, id)
         self._forget_history()
@@ -219,55 +224,28 @@ class Transcript:
         self._body = (message["id"], text)
         if self.on_stored is not None:
             self.on_stored(message)
-        if self._db.has(SEARCH):
-            self._forget_words(message["id"])
-            self._index(message)
+        self._words.put(message)
 
     def search(self, words: str, limit: int, *, all_branches: bool = False) -> list[UIMessage]:
         """Return the messages with these words, best first: those of the active path, or of all branches."""
         if not self.exists:
             return []
-        if not self._db.has(SEARCH):
-            self._db.ensure(SEARCH)
-            for (body,) in self._db.execute("SELECT body FROM sapwood_messages ORDER BY position"):
-                self._index(msgspec.json.decode(body))
-        wanted = " ".join('"' + word.replace('"', '""') + '"' for word in words.split())
-        if not wanted:
-            return []
-        rows = self._db.execute(
-            "SELECT body FROM sapwood_message_words JOIN sapwood_messages USING (id)"
-            " WHERE sapwood_message_words MATCH ? AND is_active >= ? ORDER BY rank LIMIT ?",
-            wanted,
-            int(not all_branches),
-            limit,
-        )
-        return [msgspec.json.decode(body) for (body,) in rows]
-
-    def _index(self, message: UIMessage) -> None:
-        text = "\n".join(str(part["text"]) for part in message["parts"] if part.get("type") == "text")
-        self._db.execute("INSERT INTO sapwood_message_words (id, text) VALUES (?, ?)", message["id"], text)
-
-    def _forget_words(self, id: str) -> None:
-        self._db.execute("DELETE FROM sapwood_message_words WHERE id = ?", id)
+        return self._words.find(words, limit, all_branches=all_branches)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Delete messages, and with them what the model saw of them. What followed one follows the one before it."""
         gone = set(ids)
-        for id in gone:
-            self._db.execute(
-                "UPDATE sapwood_messages SET parent = gone.parent FROM"
-                " (SELECT position, parent FROM sapwood_messages WHERE id = ?) AS gone"
-                " WHERE sapwood_messages.parent = gone.position",
-                id,
-            )
-            self._db.execute("DELETE FROM sapwood_messages WHERE id = ?", id)
-            self._db.execute("DELETE FROM sapwood_model_messages WHERE message = ?", id)
-            if self._db.has(SEARCH):
-                self._forget_words(id)
-            self.unpin(id)
-        if gone:
-            self._forget_history()
-            self._tell_changed(gone)
+        if not gone:
+            return
+        given = msgspec.json.encode(gone).decode()
+        self.tree.detach(given)
+        self._db.execute("DELETE FROM sapwood_messages WHERE id IN (SELECT value FROM json_each(?))", given)
+        self._db.execute("DELETE FROM sapwood_model_messages WHERE message IN (SELECT value FROM json_each(?))", given)
+        self._words.forget(given)
+        if self._db.has(COMPACTION):
+            self._db.execute("DELETE FROM sapwood_pinned_messages WHERE id IN (SELECT value FROM json_each(?))", given)
+        self._forget_history()
+        self._tell_changed(gone)
 
     def _tell_changed(self, ids: Collection[str]) -> None:
         if self.on_changed is not None:
@@ -279,8 +257,7 @@ class Transcript:
             self._tell_changed([id for (id,) in self._db.execute("SELECT id FROM sapwood_messages")])
             self._db.execute("DELETE FROM sapwood_messages")
             self._db.execute("DELETE FROM sapwood_model_messages")
-            if self._db.has(SEARCH):
-                self._db.execute("DELETE FROM sapwood_message_words")
+            self._words.clear()
             if self._db.has(COMPACTION):
                 self._db.execute("DELETE FROM sapwood_pinned_messages")
         self._forget_history()
@@ -343,21 +320,42 @@ class Transcript:
         self._changes += 1
         self._rewrites += 1
 
-    def add(self, id: str, message: ModelMessage) -> None:
-        """Store what was said to the model or by it, as part of a message."""
+    def add(self, id: str, message: ModelMessage, joined: Mapping[str, ModelMessage] = MappingProxyType({})) -> None:
+        """Store what was said to the model or by it, as part of a message.
+
+        `joined` has what it consists of, by message: branches with only some of these messages have their part of it.
+        """
         self._db.ensure(CHAT)
-        body: bytes = _adapter().dump_json([message])
-        self._db.execute(
-            "INSERT INTO sapwood_model_messages (message, kind, body) VALUES (?, ?, ?)",
-            id,
-            message.kind,
-            body[1:-1].decode(),
-        )
+        replaced = [self._insert(one, part, is_active=0) for one, part in joined.items()]
+        self._insert(id, message, replaces=msgspec.json.encode(replaced).decode() if replaced else None)
         self._changes += 1
         if self._is_loaded() and self._history is not None:
             self._history.append((id, message))
         if self.on_added is not None:
             self.on_added(id, message)
+
+    def _insert(
+        self,
+        id: str,
+        message: ModelMessage,
+        *,
+        is_active: int = 1,
+        place: int | None = None,
+        replaces: str | None = None,
+    ) -> int:
+        """Store a row of what the model sees; return its position."""
+        body: bytes = _adapter().dump_json([message])
+        ((position,),) = self._db.execute(
+            "INSERT INTO sapwood_model_messages (message, kind, is_active, place, replaces, body)"
+            " VALUES (?, ?, ?, ?, ?, ?) RETURNING position",
+            id,
+            message.kind,
+            is_active,
+            place,
+            replaces,
+            body[1:-1].decode(),
+        )
+        return position
 
     def exported(self) -> list[Any]:
         """Return the conversation as the model sees it, as what JSON has."""
@@ -390,19 +388,12 @@ class Transcript:
         since: int | None,
     ) -> None:
         replaced = msgspec.json.encode([rows[at][1] for at in places]).decode()
-        body: bytes = _adapter().dump_json([new])
         self._db.execute(
             "UPDATE sapwood_model_messages SET is_active = 0 WHERE position IN (SELECT value FROM json_each(?))",
             replaced,
         )
-        self._db.execute(
-            "INSERT INTO sapwood_model_messages (message, kind, place, replaces, body) VALUES (?, ?, ?, ?, ?)",
-            self._owner(rows[places[-1]][2], writes, since),
-            new.kind,
-            rows[places[0]][0],
-            replaced,
-            body[1:-1].decode(),
-        )
+        owner = self._owner(rows[places[-1]][2], writes, since)
+        self._insert(owner, new, place=rows[places[0]][0], replaces=replaced)
         self._forget_history()
 
     def _owner(self, last: str, writes: str, since: int | None) -> str:

@@ -35,7 +35,8 @@ NAMES = {
 
 PATH = (
     "WITH RECURSIVE path (position) AS"
-    " (VALUES (?1) UNION ALL SELECT parent FROM sapwood_messages JOIN path USING (position)) "
+    " (VALUES (?1) UNION ALL SELECT parent FROM sapwood_messages JOIN path USING (position)"
+    " WHERE parent < position) "  # in a damaged file it may be a cycle
 )
 """The messages of the path that ends with one."""
 

@@ -47,6 +47,8 @@ class TurnRow(NamedTuple):
     run_hooks: str | None = None
     replay_seconds: float | None = None
     overrides: str | None = None
+    last_shown: str | None = None
+    previous_end: str | None = None
 
     @property
     def is_open(self) -> bool:

@@ -26,7 +26,7 @@ from sapwood.storage.database import Database
 ALL = (
     "SELECT number, id, message, prompt_ids, run, user, status, continues, last_kept, new_messages, body, client_tools,"
     " steps, retries, usage, output, error, reason, cancelled, next_seq, recovering_at, created_at, ended_at,"
-    " run_hooks, replay_seconds, overrides"
+    " run_hooks, replay_seconds, overrides, last_shown, previous_end"
     " FROM sapwood_turns "
 )
 IS_OPEN = "status IN ('queued', 'running', 'waiting')"
@@ -202,6 +202,10 @@ class TurnsTable:
                 msgspec.json.encode(prompts).decode(),
                 row.number,
             )
+        for row in self.queued():  # a message of the user's follows the version that its client showed
+            if row.new_messages != JOINED and (row.last_kept in ids or row.last_shown in ids):
+                news = {name: ids.get(getattr(row, name), getattr(row, name)) for name in ("last_kept", "last_shown")}
+                self.set(row.number, **news)
         self._ended = None
 
     def running(self) -> TurnRow | None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sapwood.chat.store.file_references import digest_in, reference
-from sapwood.chat.store.transcript import UIMessage
+from sapwood.chat.store.transcript import Transcript, UIMessage
 from sapwood.client.public_hosts import is_public_host
 from sapwood.errors import InvalidArguments
 from sapwood.wire.inline_files import ATTACHED
@@ -27,6 +27,7 @@ ROLES = ("user", "assistant")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 INLINE_URLS = ("data:", ATTACHED[:5])
 """How the URLs of inline files begin."""
+NOT_YOURS = "The `id` {} is that of a message of the assistant. Send the user's message with another `id`."
 SHOWN = 80
 """Characters of a client's value that an error quotes."""
 
@@ -46,6 +47,23 @@ def check(message: Any) -> None:
     for number, part in enumerate(cast("list[Any]", parts), 1):
         if not isinstance(part, dict) or not isinstance(cast("dict[str, Any]", part).get("type"), str):
             raise InvalidArguments(f"Part {number} of a message must be an object with a `type`, got {_quoted(part)}.")
+
+
+def check_ids(messages: Sequence[UIMessage], answers: Collection[str]) -> None:
+    """Refuse new messages of the user with the same id, or with that of an answer that a turn is about to write."""
+    seen: set[str] = set()
+    for message in messages:
+        if (id := message.get("id")) in answers:
+            raise InvalidArguments(NOT_YOURS.format(_quoted(id)))
+        if id and id in seen:  # clients would show one of them, and the model would get both
+            raise InvalidArguments(f"Each new message must have an `id` of its own, got two with {_quoted(id)}.")
+        seen.add(id or "")
+
+
+def check_role(stored: UIMessage | None) -> None:
+    """Refuse an edit of a message that is not the user's."""
+    if stored is not None and stored["role"] != "user":
+        raise InvalidArguments(NOT_YOURS.format(_quoted(stored["id"])))
 
 
 def has_files(messages: Sequence[Any]) -> bool:
@@ -181,6 +199,12 @@ def _prompt(part: dict[str, Any]) -> Any:
         return _content(url, media_type)
     kinds: dict[str, Any] = {"image": ImageUrl, "video": VideoUrl, "audio": AudioUrl}
     return kinds.get(media_type.partition("/")[0], DocumentUrl)(url=url, media_type=media_type)
+
+
+def add_request(transcript: Transcript, said: Sequence[UIMessage], *, joined: bool = False) -> None:
+    """Store the model's form of messages of the user's, as one request of the last of them."""
+    parts = {message["id"]: request_of([message]) for message in said} if len(said) > 1 else {}
+    transcript.add(said[-1]["id"], request_of(said, joined=joined), parts)
 
 
 def _quoted(value: Any) -> str:

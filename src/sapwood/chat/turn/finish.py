@@ -11,7 +11,7 @@ import msgspec
 from sapwood.chat.models.genai_metrics import GenAiMetrics
 from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.chunks import answered, assembled, closed, closing
-from sapwood.chat.store.partial_answers import BROKEN_OFF, keep_partial, return_calls
+from sapwood.chat.store.partial_answers import BROKEN_OFF, bring_back, keep_partial, return_calls
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.size_limits import over
@@ -118,6 +118,8 @@ class TurnFinish:
         says = any(part["type"] != "step-start" for part in message["parts"])
         if says:
             self._transcript.put(message)
+        elif status != "waiting":
+            bring_back(self._transcript, row)
         if (most := self._agent.max_messages) is not None and self._transcript.exists:
             self._transcript.remove(self._transcript.tree.over(most))
             self._transcript.remove(over(self._transcript.ids(), most))
@@ -132,6 +134,7 @@ class TurnFinish:
         message = self._transcript.get(waiting.message)
         if message is not None:
             self._transcript.put(closed(message, UNANSWERED))
+        bring_back(self._transcript, waiting)
         self._leave_unanswered(waiting)
         self._end_turn(waiting, status, reason=reason)
         self._tell_over(waiting.number)
@@ -143,15 +146,16 @@ class TurnFinish:
         if row.cancelled != CLEARED:
             self._actor.of(MidTurnMessages).join(row.number)
 
-    def end_queued(self, row: TurnRow, status: str, reason: str | None = None) -> None:
+    def end_queued(self, row: TurnRow, status: str, reason: str | None = None, error: str | None = None) -> None:
         """A turn that waits for its time will never begin."""
         if row.new_messages == JOINED:
             self._turns.set(
                 row.number, new_messages="null"
             )  # nothing was to join it, and it has not begun all the same
         self._record.files.changed(ids_of(row.new_messages) if row.new_messages != JOINED else ())
-        self._end_turn(row, status, reason=reason)
-        self._stream.tell(wire.done(row.stream, status, asked=row.prompts()))
+        self._end_turn(row, status, error, reason)
+        body = "" if error is None else for_clients(error)
+        self._stream.tell(wire.done(row.stream, status, asked=row.prompts(), body=body, error=error is not None))
         self._stream.settle(row.number)
         self._tell_over(row.number)
 

@@ -17,7 +17,16 @@ from sapwood.chat.store.chat_behavior import ChatBehavior
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
 from sapwood.chat.store.turn_rows import JOINED, TurnRow
-from sapwood.chat.store.user_messages import check, has_files, ids_of, received, request_of, trailing
+from sapwood.chat.store.user_messages import (
+    add_request,
+    check,
+    check_ids,
+    check_role,
+    has_files,
+    ids_of,
+    received,
+    trailing,
+)
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.chat.turn.finish import TurnFinish
 from sapwood.errors import InvalidArguments, Refused
@@ -111,9 +120,10 @@ class Intake:
         )
         for message in new:
             self._record.files.hold(message)
-        follows = self._last_known(messages) if regenerate else (after or self._shown_before(messages, new))
-        if follows is not None:
-            self._turns.set(row.number, last_kept=follows)
+        if regenerate or after:
+            self._turns.set(row.number, last_kept=after or self._last_known(messages))
+        else:
+            self._note_shown(row, messages, new, is_behind=bool(queued))
         if busy and policy == "interrupt":
             running = self._turns.running()
             if running is not None:
@@ -159,9 +169,11 @@ class Intake:
         schemes = self._actor.host.settings.file_url_schemes
         files = self._record.files
         new = [received(message, schemes, files) for message in new]
+        check_ids(new, {row.message for row in self._turns.open()})
         last = said[-1] if changed and said and said[-1] is messages[-1] else {}
         before = self._transcript.get(last["id"]) if last.get("id") in stored else None
         if before is not None and before["parts"] != last["parts"]:
+            check_role(before)
             last = received(last, schemes, files)
             if before["parts"] != last["parts"]:
                 new.append(last)
@@ -203,12 +215,28 @@ class Intake:
         known = self._transcript.known(_ids(messages))
         return next((message["id"] for message in reversed(messages) if message.get("id") in known), "")
 
-    def _shown_before(self, messages: Sequence[UIMessage], new: Sequence[UIMessage]) -> str | None:
-        """Return the id of the message that a client shows before its new ones, if it belongs to another branch."""
+    def _note_shown(
+        self, row: TurnRow, messages: Sequence[UIMessage], new: Sequence[UIMessage], *, is_behind: bool
+    ) -> None:
+        """Let a turn follow what its client shows before its new messages.
+
+        That may belong to another branch already, or a queued turn may leave its branch before this one begins.
+        """
         ids = [message.get("id") for message in messages]
         first = min((ids.index(message["id"]) for message in new if message["id"] in ids), default=0)
-        before = next((id for id in reversed(ids[:first]) if id and self._transcript.known([id])), None)
-        return None if before is None or self._transcript.is_active(before) else before
+        before = next((one for one in reversed(messages[:first]) if self._transcript.known(_ids([one]))), None)
+        if before is None:
+            return
+        if not self._transcript.is_active(before["id"]):
+            self._turns.set(row.number, last_kept=before["id"])
+        elif is_behind and not self._is_queued_edit(before):
+            self._turns.set(row.number, last_shown=before["id"])
+
+    def _is_queued_edit(self, message: UIMessage) -> bool:
+        """Return whether a client shows a message as an edit that is queued has it."""
+        stored = self._transcript.get(message["id"])
+        is_edited = any(message["id"] in ids_of(row.new_messages) for row in self._turns.queued())
+        return is_edited and (stored is None or stored["parts"] != message["parts"])
 
     def note_run(self, run: Run) -> None:
         """Continue the conversation with the end of a started run, once."""
@@ -266,16 +294,28 @@ class Intake:
 
         An edited message, or another answer to the same one, begins a branch. Nothing is deleted.
         """
+        said: list[UIMessage] = msgspec.json.decode(row.new_messages)
+        edited = self._transcript.known(_ids(said))
+        try:
+            for id in edited:
+                check_role(self._transcript.get(id))
+        except InvalidArguments as error:
+            self._ending.end_queued(row, "failed", error=str(error))
+            self.begin_next()
+            return
         self._ending.close_waiting()
         if row.last_kept is not None:
+            if not said and (last := self._transcript.last()) is not None:
+                self._turns.set(row.number, previous_end=last["id"])
             self._transcript.go_back(row.last_kept)
-        said: list[UIMessage] = msgspec.json.decode(row.new_messages)
-        if edited := self._transcript.known(_ids(said)):
+        elif row.last_shown is not None and self._transcript.is_left(row.last_shown):
+            self._transcript.switch(row.last_shown)
+        if edited:
             self._record.begin_branch(edited)
         for message in said:
             self._transcript.put(message)
         if said:
-            self._transcript.add(said[-1]["id"], request_of(said, joined=self._agent.concurrency == "merge"))
+            add_request(self._transcript, said, joined=self._agent.concurrency == "merge")
         self._turns.set(row.number, status="running", new_messages=JOINED)
         self._record.tell_all(sender=sender)
         self._record.launch(row.number)

@@ -12,7 +12,7 @@ import msgspec
 
 from sapwood.chat.store.record import ConversationRecord
 from sapwood.chat.store.transcript import UIMessage
-from sapwood.chat.store.user_messages import ids_of, request_of
+from sapwood.chat.store.user_messages import add_request, ids_of
 from sapwood.chat.turn.cancellation import Interrupts
 from sapwood.kernel.actors.actor import Actor
 from sapwood.runs.execution.contract import Steered
@@ -49,7 +49,7 @@ class MidTurnMessages:
         for message in said:
             self._transcript.put(message)
         if said:
-            self._transcript.add(said[-1]["id"], request_of(said))
+            add_request(self._transcript, said)
             self._turns.set(number, new_messages="[]")
         return bool(said)
 

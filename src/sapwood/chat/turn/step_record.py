@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from sapwood.chat.models.request_usage import ModelRequestUsage
 from sapwood.chat.models.sent_form import SentForm
 from sapwood.chat.store.request_records import RequestRecords
 from sapwood.chat.store.sent_files import SentFiles
+from sapwood.chat.store.tool_keys import keys_in, keys_left_out
 from sapwood.chat.store.turn_rows import TurnRow
 from sapwood.chat.turn.cancellation import CancellableTurn
 from sapwood.kernel.actors.actor import Actor
@@ -35,6 +36,8 @@ class StepRecord:
         self._spans = actor.of(Spans)
         self._requests = actor.of(RequestRecords)
         self._span: int | None = None
+        self._keys: Sequence[str] = ()
+        """The keys of the tools that the provider runs: the record does not hold them."""
         self.files = SentFiles(())
         """The files that the request holds: the record names them."""
 
@@ -79,10 +82,11 @@ class StepRecord:
     def sent(self, url: str, body: bytes) -> None:
         """An HTTP client sends this."""
         if self._span is not None and self._actor.dropped is None:
-            self._requests.sent(self._span, url, self.files.named_in(body))
+            self._requests.sent(self._span, url, keys_left_out(self.files.named_in(body), self._keys))
 
     def asked(self, form: SentForm) -> None:
-        """The model is asked this, in the form of Pydantic AI."""
+        """The model is asked this, in the form of Pydantic AI. An HTTP client sends it after that."""
+        self._keys = keys_in(form.parameters)
         if self._span is not None and self._actor.dropped is None:
             self._requests.asked(self._span, form)
 

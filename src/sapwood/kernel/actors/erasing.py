@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sapwood.address import Address
-from sapwood.errors import NotFound
+from sapwood.errors import NotFound, Unavailable
 
 
 class Erasing:
@@ -11,10 +11,23 @@ class Erasing:
 
     def __init__(self) -> None:
         self._subjects: set[Address] = set()
+        self._begun: list[Address] = []
+        """The subjects of all erasures since the start, also of those that have ended."""
+
+    @property
+    def subjects(self) -> frozenset[Address]:
+        """The agents that are being erased now."""
+        return frozenset(self._subjects)
+
+    @property
+    def count(self) -> int:
+        """How many erasures have begun since the start."""
+        return len(self._begun)
 
     def begin(self, subject: Address) -> None:
         """Let calls not find an agent any more."""
         self._subjects.add(subject)
+        self._begun.append(subject)
 
     def end(self, subject: Address) -> None:
         """Let calls reach an agent of this address, which is a new one."""
@@ -24,9 +37,15 @@ class Erasing:
         """Return whether an agent is being erased, or one above it is."""
         return any(address == one or address.is_below(one) for one in self._subjects)
 
-    def concerns(self, address: Address) -> bool:
-        """Return whether an agent is being erased, or one above or below it is."""
-        return self.has(address) or any(one.is_below(address) for one in self._subjects)
+    def concerns(self, address: Address, count: int) -> bool:
+        """Return whether an agent is being erased, or one above or below it is, or was since there were `count`."""
+        subjects = [*self._subjects, *self._begun[count:]]
+        return any(address == one or address.is_below(one) or one.is_below(address) for one in subjects)
+
+    def check_tree(self, root: Address) -> None:
+        """Raise `Unavailable` for a tree of which agents are being erased."""
+        if self._subjects and self.concerns(root, self.count):
+            raise Unavailable(f"Agents of {root} are being erased. Try again when that is done.")
 
     def check(self, address: Address) -> None:
         """Raise `NotFound` for an agent that is being erased, or is below one that is."""

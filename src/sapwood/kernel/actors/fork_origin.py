@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from sapwood.address import Address
 from sapwood.storage.database import Database
 from sapwood.storage.migrations import Schema
 
 FORKS = Schema("sapwood.kernel", "forks")
+SOURCES = "SELECT source, sources FROM sapwood_fork"
 WorkRule = Literal["hold", "drop", "run"]
 """What happens to unfinished work in a fork: it is held until a person releases it, deleted, or continued."""
 
@@ -39,6 +42,12 @@ def origin_of(database: Database) -> ForkOrigin | None:
             Address.parse(source), datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(forked_at, UTC), work
         )
     return None
+
+
+def sources_in(row: tuple[Any, ...]) -> list[str]:
+    """Return the addresses that a row of `SOURCES` has, of the first copied agent first."""
+    source, sources = row
+    return [*msgspec.json.decode(sources, type=list[str]), source]
 
 
 def waits_for_hook(database: Database) -> bool:

@@ -51,18 +51,20 @@ async def compare(
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidArguments(f"`limit` must be from 1 to {MAX_LIMIT}, got {limit}.")
     async with node.shared(Turnstile).lock:
-        # With this name, it is removed at the next start if this process dies.
-        private = half_of(tree_folder(node.folder, a.root), node.files)
+        # Named after its tree, so that an erasure waits for it. The next start removes it if this process dies.
+        private = {root: half_of(tree_folder(node.folder, root), node.files) for root in {a.root, b.root}}
         try:
             # Two agents of one tree are compared as they are at one moment.
-            now = list(dict.fromkeys(one.root for one, at in ((a, a_at), (b, b_at)) if at is None))
-            report = await copy_databases(node, private, now)
-            if not report.is_whole:
-                raise StoredDataError(f"The trees cannot be compared. {report.summary()}")
-            side_a, side_b = await _side(node, private, a, a_at, "a"), await _side(node, private, b, b_at, "b")
+            for root in dict.fromkeys(one.root for one, at in ((a, a_at), (b, b_at)) if at is None):
+                report = await copy_databases(node, private[root], [root])
+                if not report.is_whole:
+                    raise StoredDataError(f"The trees cannot be compared. {report.summary()}")
+            side_a = await _side(node, private[a.root], a, a_at, "a")
+            side_b = await _side(node, private[b.root], b, b_at, "b")
             return await _compared(Comparison(side_a, side_b, parts, limit, threading.Event()))
         finally:
-            await to_the_end(shutil.rmtree, private, ignore_errors=True)
+            for folder in private.values():
+                await to_the_end(shutil.rmtree, folder, ignore_errors=True)
 
 
 async def _side(node: Node, private: Path, address: Address, at: At | None, name: str) -> Side:

@@ -18,7 +18,7 @@ import msgspec
 
 from sapwood.errors import StoredDataError
 from sapwood.kernel.comparison.shown_values import MOST_BLOB_BYTES, MOST_BYTES, shown_blob, shown_number, shown_text
-from sapwood.kernel.comparison.tables import Table
+from sapwood.kernel.comparison.tables import Table, folded
 from sapwood.kernel.comparison.tree_diff import Change, PartDiff, Place
 from sapwood.storage.sql_errors import damage
 
@@ -38,8 +38,8 @@ class Both(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The columns of both, in lower case. One that a side lacks is NULL there."""
-        return list(dict.fromkeys(name.lower() for table in self.tables for name in table.columns))
+        """The columns of both, as `folded` returns them. One that a side lacks is NULL there."""
+        return list(dict.fromkeys(folded(name) for table in self.tables for name in table.columns))
 
 
 def compare_rows(connection: apsw.Connection, a: Table | None, b: Table | None, limit: int) -> PartDiff | None:
@@ -49,7 +49,9 @@ def compare_rows(connection: apsw.Connection, a: Table | None, b: Table | None, 
     if (problem := _problem(both)) is not None:
         return PartDiff("table", name, 0, 0, 0, (), problem)
     try:
-        if _is_keyed(connection, both):
+        keys: tuple[str, ...] = ()
+        if a is not None and _is_keyed(connection, both):
+            keys = tuple(column.name for column in a.key)
             counts, changes = _by_key(connection, both, limit)
         else:
             counts, changes = _by_content(connection, both, limit)
@@ -59,7 +61,7 @@ def compare_rows(connection: apsw.Connection, a: Table | None, b: Table | None, 
         if (how := damage(error)) is not None:
             raise StoredDataError(f"The table {name!r} is damaged: {how}.") from error
         return PartDiff("table", name, 0, 0, 0, (), f"The rows of {name!r} cannot be read: {error}.")
-    return PartDiff("table", name, *counts, changes=changes) if any(counts) else None
+    return PartDiff("table", name, *counts, changes=changes, key_columns=keys) if any(counts) else None
 
 
 def _problem(both: Both) -> str | None:
@@ -191,7 +193,7 @@ def _shown(kind: str, start: Any, size: int | None) -> Any:
 def _named(table: Table | None, values: dict[str, Any], only: set[str] | None = None) -> dict[str, Any]:
     """Return the values by the names that this table gives to its columns, and without those that it lacks."""
     assert table is not None
-    return {name: values[name.lower()] for name in table.columns if only is None or name.lower() in only}
+    return {name: values[folded(name)] for name in table.columns if only is None or folded(name) in only}
 
 
 def _key_text(values: list[Any]) -> str:

@@ -9,6 +9,7 @@ import apsw
 
 from sapwood.storage.sql_permissions import is_reserved
 
+LOWER = {ord(upper): ord(upper) + 32 for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 FULL_TEXT = frozenset({"fts3", "fts4", "fts5"})
 READABLE = FULL_TEXT | {"rtree", "rtree_i32", "geopoly"}
 """Modules of virtual tables that store rows. Others compute theirs from what is compared already."""
@@ -43,8 +44,13 @@ class Table(NamedTuple):
 
     def value(self, column: str, row: str) -> str:
         """Return a column of a row in a statement. A column that the table lacks is NULL."""
-        mine = next((one for one in self.columns if one.lower() == column), None)
+        mine = next((one for one in self.columns if folded(one) == column), None)
         return "NULL" if mine is None else f"{row}.{quoted(mine)}"
+
+
+def folded(name: str) -> str:
+    """Return the same for all names that are one to SQLite, which ignores the case of A to Z only."""
+    return name.translate(LOWER)
 
 
 def quoted(name: str) -> str:
@@ -53,7 +59,7 @@ def quoted(name: str) -> str:
 
 
 def tables_of(connection: apsw.Connection, schema: str) -> dict[str, Table]:
-    """Return the tables of the user by their names in lower case.
+    """Return the tables of the user by their names, as `folded` returns them.
 
     Left out are the tables of sapwood and of SQLite, those in which a virtual table keeps its index, and virtual tables
     that store no rows.
@@ -70,7 +76,7 @@ def tables_of(connection: apsw.Connection, schema: str) -> dict[str, Table]:
         if not is_reserved(str(name)) and not str(name).lower().startswith("sqlite_")
     ]
     return {
-        name.lower(): _table(connection, schema, name, module)
+        folded(name): _table(connection, schema, name, module)
         for name, module in own
         if module is None or module in READABLE
     }
@@ -105,7 +111,7 @@ def _table(connection: apsw.Connection, schema: str, name: str, module: str | No
         return Table(schema, name, module, ("rowid", *columns), ())
     collations = _collations(connection, schema, name)
     keys = sorted((int(str(place)), str(column), str(kind)) for column, kind, place in rows if place)
-    key = tuple(KeyColumn(column.lower(), kind.upper(), collations.get(column, "BINARY")) for _, column, kind in keys)
+    key = tuple(KeyColumn(folded(column), kind.upper(), collations.get(column, "BINARY")) for _, column, kind in keys)
     return Table(schema, name, module, columns, key)
 
 

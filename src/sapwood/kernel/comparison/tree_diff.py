@@ -40,6 +40,8 @@ class PartDiff:
     """The first of them, up to the limit."""
     problem: str | None = None
     """Why this part was not compared, as a sentence. `None` if it was."""
+    key_columns: tuple[str, ...] = ()
+    """The columns of the primary key by which the rows of a table were matched."""
 
 
 @dataclass(frozen=True, slots=True)

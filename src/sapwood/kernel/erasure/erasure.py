@@ -10,20 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from sapwood.address import Address
-from sapwood.errors import NotFound, SapwoodError, Unavailable, UsageError
+from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.aio import cancel_all
 from sapwood.kernel.erasure.archive import ClusterErasure
 from sapwood.kernel.erasure.backup_erasure import backups_with
 from sapwood.kernel.erasure.receipt import ErasedPlace, ErasureReceipt, PlaceState, signed, subject_of, time_text
 from sapwood.kernel.erasure.records import ErasureRecord, ErasureRecords
 from sapwood.kernel.erasure.stores import ArchiveStore
+from sapwood.kernel.erasure.subject_names import names_of
 from sapwood.kernel.erasure.subtree import ErasedSubtree
 from sapwood.kernel.erasure.traces import erase_traces
 from sapwood.kernel.marshal.values import pack
@@ -31,13 +34,19 @@ from sapwood.kernel.node.backup_notes import noted_archived_backups, noted_backu
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.ports.erasure import ErasureHooks
-from sapwood.kernel.ports.placement import Moved
+from sapwood.kernel.ports.placement import Forwarded, Moved
+from sapwood.kernel.ports.shards import shard_of
 from sapwood.kernel.ports.transport import Exchange
+from sapwood.kernel.trees.former_addresses import within
 from sapwood.randomness import new_id
 from sapwood.storage.availability import refusals
 
 log = logging.getLogger(__name__)
 
+Step: TypeAlias = Callable[[ErasureRecord], Awaitable[Sequence[ErasedPlace]]]
+"""One step of an erasure, which returns what it has removed."""
+MOVES = 10
+"""How often a tree is followed to another address in one step."""
 LOOK_EVERY = 60.0
 """Seconds between two looks, in a cluster, for erasures that a node did not finish."""
 STOPS = "The server stops. The erasure continues when it starts again: the same id returns its receipt."
@@ -79,8 +88,10 @@ class Erasures:
         keeper = node.keeper
         store = None if keeper is None else ArchiveStore(keeper.archive)
         self._records = ErasureRecords(node.folder, node.files, store)
-        self._cluster = None if keeper is None else ClusterErasure(node, keeper, self._place)
+        self._cluster = None if keeper is None else ClusterErasure(node, keeper, self._place, self._records.write)
         self._looking: asyncio.Task[None] | None = None
+        self._known: list[ErasureRecord] = []
+        """The unfinished erasures of the last look."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._subtree = ErasedSubtree(node, hooks, self._place)
         if node.far is not None:
@@ -111,9 +122,27 @@ class Erasures:
                 log.exception("looking for unfinished erasures failed")
             await asyncio.sleep(LOOK_EVERY)
 
+    async def gained(self, shards: Collection[int]) -> None:
+        """Learn which agents of these shards are being erased. Calls reach their trees once this returns."""
+        try:
+            self._known = await self._records.unfinished()
+        except Unavailable as error:  # what was known at the last look is better than no owner
+            log.warning("looking for unfinished erasures failed: %s", error)
+        erasing = self._node.erasing
+        for subject in erasing.subjects:
+            if shard_of(subject.root) in shards:
+                erasing.end(subject)  # another node may have finished it
+        for record in self._known:
+            if shard_of(record.subject.root) in shards:
+                erasing.begin(record.subject)
+
     async def _resume(self) -> None:
-        for record in await self._records.unfinished():
-            if self._node.owns(record.subject.root) and record.id not in self._running:
+        self._known = await self._records.unfinished()
+        for record in self._known:
+            if record.id in self._running:
+                continue
+            self._follow(record)
+            if self._node.owns(record.subject.root):
                 self._node.erasing.begin(record.subject)
                 if self._node.roots or record.subject.parent is None:  # else a server with the classes continues
                     self._start(record)
@@ -138,10 +167,12 @@ class Erasures:
                 raise UsageError(f"The erasure {id!r} is about another agent. Choose another id.")
             return receipt
         known = await self._records.unfinished()
+        for one in known:
+            self._follow(one)
         record = next((one for one in known if one.id == id), None)
         if record is not None and record.address != str(address):
             raise UsageError(f"The erasure {id!r} is about another agent. Choose another id.")
-        record = record or next((one for one in known if one.address == str(address)), None)
+        record = record or next((one for one in known if str(address) in (one.address, *one.names[:1])), None)
         if record is None:
             record = await self._begin(address, by, id)
         running = self._running.get(record.id) or self._start(record)
@@ -162,7 +193,8 @@ class Erasures:
             id=id, address=str(address), salt=new_id(node.random, 32), by=by, asked_at=node.clock.now()
         )
         if address.parent is None:
-            if not await self._is_known(address):
+            record.names = await self._names(address)
+            if not await self._is_known(record.subjects):
                 raise NotFound(f"{address} has no data.", path=address.segments)
             files = [path for path in self._folder(address).rglob("*") if path.is_file()]
             record.agents = sum(path.suffix == ".db" for path in files)
@@ -174,6 +206,8 @@ class Erasures:
         node.erasing.check(address)  # another one may have begun since, of an agent above
         node.erasing.begin(address)  # first: two of the same agent must not begin
         try:
+            if address.parent is None:
+                await self._names(address)  # it may have been moved since; from now on it is not
             await self._records.write(record)
         except BaseException as error:
             node.erasing.end(address)
@@ -185,21 +219,33 @@ class Erasures:
     def _folder(self, root: Address) -> Path:
         return tree_folder(self._node.folder, root)
 
-    async def _is_known(self, root: Address) -> bool:
-        node, folder = self._node, self._folder(root)
-        if any(path.name.startswith(folder.name) for path in folder.parent.iterdir()) or root in node.trees:
+    async def _names(self, root: Address) -> list[str]:
+        """Return all addresses that a tree has had. `Forwarded` if it was moved."""
+        node = self._node
+        kind = next((known for known in node.roots if root.type in known.type_ids), None)
+        while (tree := await node.loader.load(root, kind, only_files=True)).destroyed is not None:
+            await asyncio.shield(tree.destroyed)
+        return names_of(root, tree, node.roots)
+
+    async def _is_known(self, roots: Sequence[Address]) -> bool:
+        """Return whether there is anything of a tree. `roots`: all its addresses, the present one first."""
+        node, root = self._node, roots[0]
+        folder = self._folder(root)
+        if any(path.name.startswith(folder.name) for path in folder.parent.iterdir()):
+            return True
+        if (tree := node.trees.get(root)) is not None and tree.actors:
             return True
         if self._cluster is not None:
-            return await self._cluster.knows(root)
-        return any(one.state == "still there" for one in await self._backups_with(root))
+            return any([await self._cluster.knows(one) for one in roots])
+        return any(one.state == "still there" for one in await self._backups_with(roots))
 
-    async def _backups_with(self, root: Address) -> list[ErasedPlace]:
+    async def _backups_with(self, roots: Sequence[Address]) -> list[ErasedPlace]:
         """Return the backups that hold a tree, or may."""
         far, keeper = self._node.far, self._node.keeper
         if keeper is None:
-            return await asyncio.to_thread(backups_with, root, noted_backups(self._node.folder))
+            return await asyncio.to_thread(backups_with, roots, noted_backups(self._node.folder))
         here = "" if far is None else far.directory.here
-        return await asyncio.to_thread(backups_with, root, await noted_archived_backups(keeper.archive), here)
+        return await asyncio.to_thread(backups_with, roots, await noted_archived_backups(keeper.archive), here)
 
     async def _hear(self) -> None:
         """Make sure that all processes answer before anything is removed: each may have traces in memory."""
@@ -216,17 +262,56 @@ class Erasures:
 
     async def _run(self, record: ErasureRecord) -> None:
         with refusals():
+            self._follow(record)
+            if record.subject.parent is not None and record.done and await self._subtree.files_left(record):
+                record.done.clear()  # the tree was restored from a backup since
             for name, step in self._steps(record):
                 if name not in record.done:
-                    record.done[name] = list(await step(record))
+                    record.done[name] = list(await self._done(record, step))
                     await self._records.write(record)
             await self._records.finish(self._receipt(record))
+        if record.subject.parent is None:
+            await self._finish_below(record)
         self._node.erasing.end(record.subject)
         log.info("erasure finished id=%s agents=%d", record.id, record.agents)
 
-    def _steps(
-        self, record: ErasureRecord
-    ) -> Sequence[tuple[str, Callable[[ErasureRecord], Awaitable[Sequence[ErasedPlace]]]]]:
+    async def _done(self, record: ErasureRecord, step: Step) -> Sequence[ErasedPlace]:
+        """Do a step at the present address of the tree, which may be moved at any time."""
+        for _ in range(MOVES):
+            self._follow(record)
+            if not self._node.owns(record.subject.root):
+                raise Unavailable(f"{record.address} was moved. Its erasure continues when the server starts again.")
+            with suppress(Forwarded):
+                return await step(record)
+        raise Unavailable(f"{record.address} is moved again and again.")
+
+    def _follow(self, record: ErasureRecord) -> None:
+        """Continue at the present address if the tree was moved since the erasure began. Whole trees are not moved."""
+        subject = record.subject
+        if subject.parent is None:
+            return
+        try:
+            target = self._node.loader.moved_to(subject.root)
+        except StoredDataError as error:
+            log.warning("former address not read id=%s error=%s", record.id, error)
+            return
+        if target is not None:
+            record.names = list(dict.fromkeys((str(within(subject, target)), *record.names)))
+            if subject in self._node.erasing.subjects:
+                self._node.erasing.end(subject)
+                self._node.erasing.begin(record.subject)
+
+    async def _finish_below(self, record: ErasureRecord) -> None:
+        """Finish the erasures of agents of a tree that was erased: there is nothing left that could stop them."""
+        for one in await self._records.unfinished():
+            if not any(name.is_below(root) for name in one.subjects for root in record.subjects):
+                continue
+            if (running := self._running.get(one.id)) is not None:
+                await asyncio.wait({running})
+            if await self._records.receipt(one.id) is None:
+                await asyncio.wait({self._start(one)})  # the failure of a task in the background is logged
+
+    def _steps(self, record: ErasureRecord) -> Sequence[tuple[str, Step]]:
         """Return what is done, in this order. Each step may have been done before, in part or whole."""
         if record.subject.parent is not None:
             own = [("files", self._subtree.remove), ("rows", self._subtree.erase_rows)]
@@ -247,20 +332,21 @@ class Erasures:
         return [self._place("history", count=await self._hooks.history(self._node, record.subject.root))]
 
     async def _erase_traces(self, record: ErasureRecord) -> list[ErasedPlace]:
-        found = await erase_traces(self._node, record.subject, self._hooks, self._place)
+        found = await erase_traces(self._node, record.subjects, self._hooks, self._place)
         far = self._node.far
         for other in [] if far is None else await far.others():
             if far is not None:
-                found += read_places(await far.ask(other, ERASE_TRACES, pack(str(record.subject))))
+                found += read_places(await far.ask(other, ERASE_TRACES, pack(record.names)))
         return found
 
     async def _look_at_backups(self, record: ErasureRecord) -> list[ErasedPlace]:
         now = self._now()
-        held = await self._backups_with(record.subject.root)
-        return [msgspec.structs.replace(one, done_at=now) for one in [*held, *self._kept(record.subject)]]
+        roots = list(dict.fromkeys(one.root for one in record.subjects))
+        held = await self._backups_with(roots)
+        return [msgspec.structs.replace(one, done_at=now) for one in [*held, *self._kept(record.subjects)]]
 
-    def _kept(self, subject: Address) -> list[ErasedPlace]:
-        notes = [find(self._node.folder, subject) for find in self._hooks.kept]
+    def _kept(self, subjects: Sequence[Address]) -> list[ErasedPlace]:
+        notes = [find(self._node.folder, subjects) for find in self._hooks.kept]
         return [self._place("records", state="kept", note=note) for note in notes if note]
 
     async def _check(self, record: ErasureRecord) -> list[ErasedPlace]:
@@ -329,9 +415,9 @@ class Erasures:
         return pack(await self._erase_here(address, asked.by, asked.id))
 
     async def _erase_traces_for_other(self, message: bytes) -> bytes:
-        subject = Address.parse(msgspec.msgpack.decode(message, type=str))
-        found = await erase_traces(self._node, subject, self._hooks, self._place)
-        return pack([*found, *([] if self._cluster is None else self._kept(subject))])  # workers share a folder
+        subjects = [Address.parse(name) for name in msgspec.msgpack.decode(message, type=list[str])]
+        found = await erase_traces(self._node, subjects, self._hooks, self._place)
+        return pack([*found, *([] if self._cluster is None else self._kept(subjects))])  # workers share a folder
 
     def _answer(self, act: Callable[[bytes], Awaitable[bytes]], message: bytes, exchange: Exchange) -> None:
         async def work() -> None:

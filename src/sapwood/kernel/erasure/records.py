@@ -28,6 +28,9 @@ class ErasureRecord(msgspec.Struct, kw_only=True):
 
     id: str
     address: str
+    """The address that was asked for."""
+    names: list[str] = []
+    """All addresses that the agent has had, the present one first."""
     salt: str
     by: str
     asked_at: float
@@ -38,15 +41,24 @@ class ErasureRecord(msgspec.Struct, kw_only=True):
     """The file stems of a subtree: once its parent has forgotten it, nothing else names them."""
     generation: int = 0
     """Which child of its parent the subtree is. 0 means a whole tree."""
+    created_at: float = 0.0
+    """When the subtree was created. A tree that was created again has other children of the same numbers."""
     types: list[str] = []
     """The type ids that a parent may have noted a subtree under."""
+    log_ends: dict[str, int] = {}
+    """In a cluster, by address: the last place in the stream that may have messages of the tree."""
     done: dict[str, list[ErasedPlace]] = {}
     """What each finished step has removed."""
 
     @property
     def subject(self) -> Address:
-        """The agent that is erased."""
-        return Address.parse(self.address)
+        """The agent that is erased, at its present address."""
+        return self.subjects[0]
+
+    @property
+    def subjects(self) -> list[Address]:
+        """The same, at all addresses that it has had."""
+        return [Address.parse(name) for name in self.names or [self.address]]
 
 
 class ErasureRecords:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sapwood.kernel.actors.fork_origin import FORKS, WorkRule
+from sapwood.kernel.actors.fork_origin import FORKS, SOURCES, WorkRule, sources_in
 from sapwood.kernel.forks.forked_tree import ForkedAgent
 from sapwood.kernel.trees.usage import Spent
 from sapwood.storage.database import Database
@@ -27,9 +27,11 @@ def store_origin(
     """
     edit.ensure(FORKS)
     told = None if spent is None else msgspec.json.encode([[*key, *one] for key, one in spent.items()])
+    sources = [source for before in edit.execute(SOURCES) for source in sources_in(before)]
     edit.execute(
-        "INSERT OR REPLACE INTO sapwood_fork VALUES (1, ?, ?, ?, ?, 0, ?)",
+        "INSERT OR REPLACE INTO sapwood_fork VALUES (1, ?, ?, ?, ?, ?, 0, ?)",
         str(agent.source),
+        msgspec.json.encode(sources).decode(),
         at,
         now,
         work,

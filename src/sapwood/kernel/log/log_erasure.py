@@ -33,17 +33,23 @@ class LogErasure:
         self._lock = lock
         self._note_live = note_live
 
-    async def end_log(self, root: Address) -> int:
-        """Drop all that the log has of a tree that was destroyed, its end included; return where that was."""
-        shard, tree = shard_of(root), tree_id(root)
+    async def end_of(self, root: Address, *, is_former: bool = False) -> int:
+        """Return where the log of a destroyed tree ends, or 0 if the log has nothing of it.
+
+        `is_former`: the tree has another address now, and no tree can have this one.
+        """
+        records = await self._log.read(shard_of(root), tree_id(root))
+        if not records:
+            return 0
+        if not is_former and not unseal(records[-1]).message.is_end:
+            raise Unavailable(f"{root} was created again while it was erased.")
+        return records[-1].sequence
+
+    async def drop(self, root: Address, up_to: int) -> None:
+        """Drop what the log has of a tree up to a place. Again is safe."""
+        tree = tree_id(root)
         async with self._lock(tree):
-            records = await self._log.read(shard, tree)
-            if not records:
-                return 0
-            if not unseal(records[-1]).message.is_end:
-                raise Unavailable(f"{root} was created again while it was erased.")
-            await self._log.drop(shard, tree, records[-1].sequence)
-            return records[-1].sequence
+            await self._log.drop(shard_of(root), tree, up_to)
 
     async def forget_past(self, root: Address) -> tuple[set[str], int]:
         """Have the archive not lead to anything that is older than the last snapshot of an open tree.

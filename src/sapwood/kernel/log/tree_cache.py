@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -31,7 +31,7 @@ from sapwood.kernel.log.replicated_gate import ReplicatedGate
 from sapwood.kernel.log.restore import RestoredTree, TreeContent, clear, read_tree, state_in, write
 from sapwood.kernel.log.snapshots import archive_state, forget_tree, mark_live, snapshot, sweep_tree
 from sapwood.kernel.log.writer import LogPosition
-from sapwood.kernel.ports.log import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record
+from sapwood.kernel.ports.log import Archive, Entry, Epoch, Fenced, FencedLog, Full, Record, SecondCopy
 from sapwood.kernel.ports.shards import shard_of
 from sapwood.randomness import SYSTEM, Random
 from sapwood.storage.files import Files
@@ -100,9 +100,8 @@ class Keeper:
         self.file_archive = NodeFileArchive(archive, clock, random, node)
         self.trees = ClusterReader(stored, archive, replicas, timings)
         """All trees, also those that other nodes run."""
-        self.erase_segments: Callable[[Address, int], Awaitable[tuple[int, bool]]] | None = None
-        """Erases a tree, up to a place, from the second copy of the log; returns from how many segments, and whether
-        from all."""
+        self.second_copy: SecondCopy | None = None
+        """The second copy of the log, if there is one."""
         self._ship = ship
         self._shipping: dict[int, tuple[ShipperPort, asyncio.Task[None]]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

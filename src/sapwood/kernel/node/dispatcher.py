@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sapwood.address import Address, PathSegment
 from sapwood.clock import Clock
-from sapwood.errors import NotFound, SapwoodError, UnknownAgent, UsageError
+from sapwood.errors import MovedAway, NotFound, SapwoodError, UnknownAgent, UsageError
 from sapwood.kernel.actors.actor import Actor
 from sapwood.kernel.alarms.node_index import FOREVER, NodeAlarms
 from sapwood.kernel.marshal.agent_class import AgentClass, resolve
@@ -166,7 +166,7 @@ class AlarmDispatcher:
         try:
             while (tree := await self._woods.loader.load(known, kind)).destroyed is not None:
                 await asyncio.shield(tree.destroyed)
-        except Forwarded:  # the process that it was moved to wakes it
+        except (Forwarded, MovedAway):  # the process that it was moved to wakes it
             self._woods.alarms.forget(root)
             return None
         _tell(tree, known, [kind])

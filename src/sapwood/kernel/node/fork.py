@@ -192,16 +192,16 @@ async def copy_at(
         if node.far is None or node.owns(source.root):
             return _read_copy(await _copy_own(node, order))
         return await _copied_by_owner(node, source.root, order)
-    half = half_of(tree_folder(node.folder, target), node.files)
+    half, erasures = half_of(tree_folder(node.folder, target), node.files), node.erasing.count
     try:
         if at is not None:
-            return await _cut_out(node, half, order, await write_tree_at(node, source.root, at, half))
+            return await _cut_out(node, half, order, await write_tree_at(node, source.root, at, half), erasures)
         state = await node.keeper.trees.tree(source.root)
         if state is None:
             raise NotFound(f"{source} has no data.", path=source.segments)
         await write_elsewhere(state, source.root, half)
         _check(source, await fetching(node, node.keeper)(half))
-        return await _cut_out(node, half, order, node.clock.now())
+        return await _cut_out(node, half, order, node.clock.now(), erasures)
     finally:
         await remove_left(half)
 
@@ -262,17 +262,17 @@ def being_made(target: Address, *, is_new: bool = True) -> Unavailable:
 async def _copy_own(node: Node, order: CopyRequest) -> bytes:
     """Copy an agent of this node and all below it."""
     source, target = Address.parse(order.source), Address.parse(order.target)
-    half = half_of(tree_folder(node.folder, target), node.files)
+    half, erasures = half_of(tree_folder(node.folder, target), node.files), node.erasing.count
     try:
         if order.at is not None:
             at = await write_own(node, order.at, half)
             former = former_addresses((await node.loader.load_files(source.root)).root)
             with refusals():
                 await to_the_end(rename_root, half, source.root, former, node.clock.now())
-            return pack(await _cut_out(node, half, order, at))
+            return pack(await _cut_out(node, half, order, at, erasures))
         async with Copier() as copier:
             _check(source, await copy_tree(node, source.root, half, copier, is_durable=False))
-        return pack(await _cut_out(node, half, order, node.clock.now()))
+        return pack(await _cut_out(node, half, order, node.clock.now(), erasures))
     finally:
         await remove_left(half)
 
@@ -282,8 +282,11 @@ def _check(source: Address, problems: list[str]) -> None:
         raise StoredDataError(f"{source.root} is damaged, so it was not copied. {' '.join(problems)}")
 
 
-async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float) -> ForkCopy:
-    """Move the subtree out of a copy of its tree, as it was at this time, to a new folder, and remove the rest."""
+async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float, erasures: int) -> ForkCopy:
+    """Move the subtree out of a copy of its tree, as it was at this time, to a new folder, and remove the rest.
+
+    `erasures`: how many had begun before the tree was copied.
+    """
     source, target, now = Address.parse(order.source), Address.parse(order.target), node.clock.now()
     folder = half_of(tree_folder(node.folder, target), node.files)
     try:
@@ -294,7 +297,7 @@ async def _cut_out(node: Node, half: Path, order: CopyRequest, at: float) -> For
                 fork = ForkOrder(source, target, order.work, at, now)
                 agents, held = await to_the_end(make_fork, half, folder, fork, node.unfinished_work())
                 await to_the_end(finish_folder, folder, is_durable=node.gate.synced)
-        if node.erasing.concerns(source):  # the receipt would not name the copy
+        if node.erasing.concerns(source, erasures):  # the receipt would not name the copy
             raise Unavailable(f"Agents of {source} are being erased. Copy it afterwards.")
         await to_the_end(shutil.rmtree, half, ignore_errors=True)
     except BaseException:

@@ -11,6 +11,7 @@ from sapwood.errors import UsageError
 from sapwood.kernel.marshal.values import pack
 from sapwood.kernel.node.fork import NodeOrder
 from sapwood.kernel.node.node import Node
+from sapwood.kernel.node.server_move import move_to_server
 from sapwood.kernel.node.tree_move import TreeMove
 from sapwood.kernel.ports.placement import Moved
 
@@ -28,23 +29,23 @@ class MoveRequest(msgspec.Struct, array_like=True):
 _read_request = msgspec.msgpack.Decoder(MoveRequest).decode
 
 
-async def move(node: Node, root: Address, name: str) -> Address:
-    """Give a root another name, and return its new address. Its work continues there."""
-    if "://" in name:
-        raise UsageError(
-            f"{root} cannot be moved to another server: moves are within one app. Export it, destroy it here, and "
-            'import the file there with work="run".'
-        )
+async def move(node: Node, root: Address, to: str, token: str | None = None) -> Address:
+    """Give a root another name, or move it to the server of a URL; return its new address. Its work continues there."""
+    is_url = "://" in to
+    if token is not None and not is_url:
+        raise UsageError(f"`token` is for moves to another server, and `to` is the name {to!r}. Pass a URL.")
     if root != root.root:
         raise UsageError(f"{root} is part of the tree of {root.root}, and trees are moved as a whole.")
-    target = Address.root_of(root.type, name)
-    if target == root:
-        raise UsageError(f"{root} has this name already. Pass another name.")
     if node.keeper is not None:
         raise UsageError(f"{root} cannot be moved: a cluster does not support moves yet. Use a fork, or an export.")
     if node.unfinished_work().has_driver:
         raise UsageError(f"{root} cannot be moved: the app has a driver, which knows turns by the address.")
-    node.erasing.check(root)
+    node.erasing.check_tree(root)
+    if is_url:
+        return await move_to_server(node, root, to, token)
+    target = Address.root_of(root.type, to)
+    if target == root:
+        raise UsageError(f"{root} has this name already. Pass another name.")
     request = MoveRequest(str(root), str(target))
     if node.far is None or node.owns(target):
         await _receive(node, request)

@@ -32,6 +32,7 @@ from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.marshal.call import Call, context_outside_of_calls, deadline_of, in_time
 from sapwood.kernel.marshal.failure_log import FailureLog
 from sapwood.kernel.node.alarm_rebuild import AlarmRebuild
+from sapwood.kernel.node.arrivals import Arrivals
 from sapwood.kernel.node.background import Background
 from sapwood.kernel.node.data_folder import labelled
 from sapwood.kernel.node.deps_check import DepsCheck
@@ -47,6 +48,7 @@ from sapwood.kernel.node.tree_move import resume_moves
 from sapwood.kernel.node.tree_removal import LAST_WORDS, TreeRemoval
 from sapwood.kernel.node.upgrade_check import Misfit
 from sapwood.kernel.ports.cluster import Cluster
+from sapwood.kernel.ports.destination import Destinations
 from sapwood.kernel.ports.durability import Gate
 from sapwood.kernel.ports.erasure import ErasurePort
 from sapwood.kernel.ports.file_archive import FileArchive
@@ -90,6 +92,7 @@ class Node:
     file_copies: FileCopies | None = None
     """Copies the files of trees that are in the archive."""
     erasures: ErasurePort | None = None
+    destinations: Destinations | None = None
     stored_data_check: Callable[[Path, Sequence[AgentClass]], Iterable[Misfit]]
     """Names what is stored in a data folder and does not fit the classes of the app."""
     unfinished_work: Callable[[], UnfinishedWork]
@@ -156,8 +159,8 @@ class Node:
         """The classes that may be roots."""
         self.trees: dict[Address, Tree] = {}
         self.erasing = Erasing()
-        self.forwards = Forwards(folder, files)
-        """The former addresses of roots that were moved."""
+        self.forwards, self.arrivals = Forwards(folder, files), Arrivals(folder, files)
+        """The former addresses of roots that were moved, and the trees that other servers send."""
         self.born = clock.now()
         self.calls_done = 0
         self._stopped_mark = folder / f"{STOPPED}{part}"
@@ -256,16 +259,14 @@ class Node:
             return "shutting down"
         if not self.watchdog.ready:
             return "event loop blocked by an agent (see the log)"
-        if (why := self.is_over() or self._refuses_writes() or self.storage.reason) is not None:
+        refuses = None if self.cluster is None else self.cluster.refuses_writes()
+        if (why := self.is_over() or refuses or self.storage.reason) is not None:
             return why
         return None if self.holds_lease() else "no connection to the cluster"
 
     def is_over(self) -> str | None:
         """Return why it can never answer again, so that its process must restart, or `None` if it can."""
         return None if self.cluster is None else self.cluster.is_over()
-
-    def _refuses_writes(self) -> str | None:
-        return None if self.cluster is None else self.cluster.refuses_writes()
 
     def join(self, cluster: Cluster) -> None:
         """Be a node of a cluster from now on."""

@@ -38,6 +38,7 @@ from sapwood.kernel.node.fork import FORK_ORDERS, NodeOrder
 from sapwood.kernel.node.move import MOVE_ORDERS
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.past import PAST_ORDERS
+from sapwood.kernel.node.server_move import SERVER_MOVE_ORDERS
 from sapwood.kernel.node.tree_placement import TAKE, read_take_request, take
 from sapwood.kernel.ports.placement import Moved, NotBegun
 from sapwood.kernel.ports.transport import Exchange
@@ -100,7 +101,7 @@ class RpcServer:
         node.circles.answer(far)
         for verb in ORDERS:
             far.transport.answer(verb, partial(self._copy, verb))
-        for verb, answer in {**FORK_ORDERS, **PAST_ORDERS, **MOVE_ORDERS, TAKE: _taken}.items():
+        for verb, answer in {**FORK_ORDERS, **PAST_ORDERS, **MOVE_ORDERS, **SERVER_MOVE_ORDERS, TAKE: _taken}.items():
             far.transport.answer(verb, partial(self._order, answer))
 
     def _reach(self, message: bytes, exchange: Exchange) -> None:

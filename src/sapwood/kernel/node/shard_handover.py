@@ -52,6 +52,8 @@ class ShardHandover:
     async def gained(self, shards: Mapping[int, bool]) -> None:
         node = self._node
         lines = await self._alarms(shards)
+        if node.erasures is not None:
+            await node.erasures.gained(shards)
         node.held.update(shards)
         node.sockets.gained(shards)
         now = node.clock.now()

@@ -6,11 +6,13 @@ import logging
 from pathlib import Path
 
 from sapwood.address import Address
-from sapwood.errors import StoredDataError
+from sapwood.errors import InvalidName, StoredDataError
+from sapwood.kernel.node.data_folder import labelled
 from sapwood.kernel.node.forwards import ARRIVING
 from sapwood.kernel.node.tree_host import TreeHost
 from sapwood.kernel.trees.former_addresses import rename_agents
 from sapwood.kernel.trees.tree import Tree
+from sapwood.kernel.trees.tree_files import LABEL
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ def settle_arrival(node: TreeHost, tree: Tree) -> None:
     mark = tree.folder / ARRIVING
     if not mark.exists():
         return
-    former = Address.parse(mark.read_text())
+    former = _former(tree, mark)
     if former != tree.address and tree.root.exists:
         node.alarms.earlier(tree.address, node.clock.now(), 0)  # whatever it has to do
         node.history.renamed(former, tree.address)
@@ -33,6 +35,19 @@ def settle_arrival(node: TreeHost, tree: Tree) -> None:
             return
     node.forwards.remove(tree.address)
     node.background.start(_remove_mark(node, tree, mark))
+
+
+def _former(tree: Tree, mark: Path) -> Address:
+    """Return the address that a tree had: of its mark or, if that is damaged, of the label of its folder."""
+    try:
+        return Address.parse(mark.read_text())
+    except (InvalidName, UnicodeDecodeError):
+        if isinstance(label := labelled(tree.folder), Address):
+            return label
+        raise StoredDataError(
+            f"{tree.address} was moved, and the files {ARRIVING!r} and {LABEL!r} in the folder {tree.folder.name} are "
+            f"damaged. Write the former address, such as {tree.address}, into {ARRIVING!r}."
+        ) from None
 
 
 async def _remove_mark(node: TreeHost, tree: Tree, mark: Path) -> None:

@@ -13,6 +13,7 @@ from sapwood.kernel.actors.erasing import Erasing
 from sapwood.kernel.actors.quarantine import Strikes
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.agent_class import AgentClass
+from sapwood.kernel.node.arrivals import Arrivals
 from sapwood.kernel.node.background import Background
 from sapwood.kernel.node.forwards import Forwards
 from sapwood.kernel.ports.cluster import Cluster
@@ -32,6 +33,7 @@ class TreeHost(Host, Protocol):
     strikes: Strikes
     erasing: Erasing
     forwards: Forwards
+    arrivals: Arrivals
     keeper: Keeper | None
     """Fetches and records the files of trees, or `None` if they lie in the folder, which is all there is of them."""
     cluster: Cluster | None

@@ -86,6 +86,8 @@ class TreeLoader:
         if self._node.stopped is not None:
             raise Unavailable(str(self._node.stopped))
         root = address.root
+        if not only_files:
+            self._node.arrivals.check(root)
         tree = self._node.trees.get(root)
         if tree is None:
             self._check_may_open(root, only_files=only_files)
@@ -93,7 +95,7 @@ class TreeLoader:
                 raise Unavailable(f"{root} does not exist on this node.")  # callers that may wait have it loaded
             folder = self._folder_of(root, self._former_types(address, kind))
             is_new = not folder.exists() and root not in self.expected
-            if is_new and (target := self.moved_to(root)) is not None:
+            if is_new and root not in self._node.arrivals.held and (target := self.moved_to(root)) is not None:
                 raise Forwarded(root, target)
             tree = self._make_tree(root, folder)
             try:

@@ -20,6 +20,7 @@ from typing import Any
 from sapwood.address import Address
 from sapwood.errors import NotFound, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.actors.sockets import RESTARTING
+from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.forwards import ARRIVING
@@ -103,7 +104,8 @@ class TreeMove:
             raise UsageError(f"{root} is a former address of {forward}. Choose another name.")
         while (tree := await self._loader.load(root, only_files=True)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
-        self._node.erasing.check(root)
+        self._node.erasing.check_tree(root)
+        self._node.arrivals.check(root)
         if tree.root.exists:
             raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
         return tree
@@ -121,7 +123,7 @@ class TreeMove:
         root = self._source
         while (tree := await self._loader.load(root, self._kind())).destroyed is not None:
             await asyncio.shield(tree.destroyed)
-        self._node.erasing.check(root)
+        self._node.erasing.check_tree(root)
         if (why := self._loader.held_back(root)) is not None:
             raise why
         if not tree.root.exists:
@@ -130,12 +132,15 @@ class TreeMove:
         tree.is_replaced = True
         try:
             self._node.sockets.close_within(root, RESTARTING, MOVES)
+            self._node.alarms.earlier(root, self._node.clock.now(), 0)  # if it stays, it continues what is cut short
             await self._removal.end(tree, self._error)
             with refusals():
                 await self._rename(tree.folder)
         finally:
             self._loader.put_away(tree)
             done.set_result(None)
+            if tree.folder.exists():
+                self._node.alarms.look_by(root, self._node.clock.now())
 
     def _kind(self) -> AgentClass | None:
         return next((known for known in self._node.roots if self._source.type in known.type_ids), None)
@@ -147,6 +152,8 @@ class TreeMove:
         try:
             node.files.remove(mark)  # of an earlier move, which is complete: all databases are closed and durable
             node.files.close(node.files.create(mark, str(self._source).encode()))
+            if node.gate.synced:  # its content: an empty mark does not say where the tree comes from
+                node.files.sync_file(mark)
             await node.gate.sync_folder(folder)
             node.forwards.add(self._source, self._target)
             await node.gate.sync_folder(node.forwards.folder)
@@ -166,6 +173,10 @@ class TreeMove:
 
 def resume_moves(node: TreeHost) -> None:
     """Finish or undo the moves that a crash interrupted, and remove forwards that lead nowhere."""
+    if ended := node.arrivals.resume(node.owns, node.clock.now()):
+        node.background.start(to_the_end(node.arrivals.remove, ended))
+    for root in node.arrivals.held:
+        log.warning("address is held until the server that sends its tree decides root=%s", root)
     for problem in node.forwards.damaged():
         log.warning("former address is refused: %s Remove the file, or restore it from a copy.", problem)
     for former, address in list(node.forwards.all()):
@@ -177,6 +188,9 @@ def resume_moves(node: TreeHost) -> None:
 
 def _leads_nowhere(node: TreeHost, address: Address) -> bool:
     kind = next((known for known in node.roots if address.type in known.type_ids), None)
-    if kind is None or node.forwards.target(address, kind.type_ids) is not None:
+    try:
+        if kind is None or node.forwards.target(address, kind.type_ids) is not None:
+            return False
+    except SapwoodError:  # it is at another server now, or a forward is damaged
         return False
     return not any(node.forwards.has_tree(Address.root_of(type_, address.name)) for type_ in kind.type_ids)

@@ -45,14 +45,22 @@ class TakeRequest(msgspec.Struct, array_like=True):
 read_take_request = msgspec.msgpack.Decoder(TakeRequest).decode
 
 
-async def replace_tree(node: Node, root: Address, half: Path, error: Unavailable, *, is_new: bool = False) -> None:
+async def replace_tree(
+    node: Node,
+    root: Address,
+    half: Path,
+    error: Unavailable,
+    *,
+    is_new: bool = False,
+    arrival: str | None = None,
+) -> None:
     """Put a folder in the place of a tree that this node runs. Calls to the tree wait until then.
 
-    `is_new`: there must not be such a tree yet.
+    `is_new`: there must not be such a tree yet. `arrival`: the id of the move from another server that it comes from.
     """
     if not is_new and node.file_archive is not None and await _may_have_objects(node, root):
         await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
-    await node.removal.replace(root, half, error, is_new=is_new)
+    await node.removal.replace(root, half, error, is_new=is_new, arrival=arrival)
     await settle(node, root)  # from this moment on, the past has the new files
 
 

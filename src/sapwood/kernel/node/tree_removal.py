@@ -131,21 +131,30 @@ class TreeRemoval:
             self._node.forwards.remove(address)
 
     async def replace(
-        self, root: Address, folder: Path, error: SapwoodError, *, is_new: bool = False, is_rewind: bool = False
+        self,
+        root: Address,
+        folder: Path,
+        error: SapwoodError,
+        *,
+        is_new: bool = False,
+        is_rewind: bool = False,
+        arrival: str | None = None,
     ) -> None:
         """Put another folder in the place of a tree's own. Calls to it wait until then.
 
         With `is_new`, `UsageError` if there is such a tree. With `is_rewind`, `NotFound` if there is none. The folder
-        is removed if the tree was not replaced.
+        is removed if the tree was not replaced, unless it is of an `arrival`: a move from another server, of this id.
         """
         # Not in the caller's task: half replaced is worse than either, and the caller may be cancelled.
         failed: list[Exception] = []
 
         async def replace() -> None:
             try:
+                self._node.arrivals.check(root, id=arrival)
                 await self._replace(root, folder, error, is_new=is_new, is_rewind=is_rewind)
             except (SapwoodError, OSError) as raised:
-                self._remove_unused(folder)
+                if arrival is None:
+                    self._remove_unused(folder)
                 failed.append(raised)
 
         await asyncio.shield(self._node.background.start(replace()))
@@ -158,8 +167,7 @@ class TreeRemoval:
         # Looked up now, and again after every wait: while files were copied it may have slept and woken again.
         while (tree := await self._load_even_if_damaged(root, folder)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
-        if self._node.erasing.has(root):
-            raise Unavailable(f"{root} is being erased. Restore it afterwards.")
+        self._node.erasing.check_tree(root)
         if is_new and tree.root.exists:
             raise UsageError(f"{root} exists already. Choose another name, or destroy it first.")
         if is_rewind and not tree.root.exists:
@@ -183,6 +191,7 @@ class TreeRemoval:
             await self._node.gate.flushed(root)
             if not self._is_ours(tree):
                 raise Moved(root)  # to do it again is safe, also if the log has it
+            self._node.arrivals.held.pop(root, None)  # it has arrived
         finally:
             if self._is_ours(tree):
                 self._loader.put_away(tree)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from sapwood.address import Address
 from sapwood.errors import Unavailable
 
 
@@ -104,6 +105,22 @@ class FencedLog(Protocol):
 
     def stream_of(self, shard: int) -> int:
         """Return which of the streams a shard lies in: what is stored together has to lie in one."""
+        ...
+
+
+class SecondCopy(Protocol):
+    """The second copy of the log, which is in the archive."""
+
+    async def last_place(self, root: Address) -> int:
+        """Return the last place of the stream that has the log of a tree."""
+        ...
+
+    async def has(self, root: Address) -> bool:
+        """Return whether it has messages of a tree."""
+        ...
+
+    async def erase(self, root: Address, up_to: int) -> tuple[int, bool]:
+        """Erase a tree up to a place of its stream; return from how many objects, and whether that is all of it."""
         ...
 
 

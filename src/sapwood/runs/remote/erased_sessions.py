@@ -17,9 +17,9 @@ def erase_sessions(database: Database, below: ErasedBelow) -> int:
     if database.has(REMOTE):
         where = OWN_AND_BELOW.format("owner")
         sql = f"DELETE FROM sapwood_remote_sessions WHERE {where} RETURNING 1"  # noqa: S608 - ours
-        count += len(database.execute(sql, str(below.subject)))
+        count += sum(len(database.execute(sql, str(one))) for one in below.subjects)
     if database.has(NESTED):
         where = OWN_AND_BELOW.format("path")
         sql = f"DELETE FROM sapwood_nested_events WHERE {where} RETURNING 1"  # noqa: S608 - ours
-        count += len(database.execute(sql, str(Address(below.path))))
+        count += sum(len(database.execute(sql, str(Address(path)))) for path in below.paths)
     return count

@@ -15,19 +15,30 @@ from sapwood.storage.database import Database
 
 ERASED = "erased"
 """What stands for the name of the sub-agent."""
+OF_AGENT = "type IN (SELECT value FROM json_each(?)) AND name = ?"
 CONTENT = ("input", "output", "summary", "error", "display")
+
+
+def knows_runs(database: Database, below: ErasedBelow) -> bool:
+    """Return whether an agent has given runs to an erased sub-agent of its own."""
+    path = below.paths[0]
+    if len(path) != 1 or not database.has(RUNS):
+        return False
+    types = msgspec.json.encode(list(below.types)).decode()
+    return bool(database.execute(f"SELECT 1 FROM sapwood_runs WHERE {OF_AGENT} LIMIT 1", types, path[0].name))  # noqa: S608 - ours
 
 
 def erase_runs(database: Database, below: ErasedBelow) -> int:
     """Remove the content of the runs that an agent has given to an erased sub-agent of its own."""
-    if len(below.path) != 1 or not database.has(RUNS):
+    path = below.paths[0]
+    if len(path) != 1 or not database.has(RUNS):
         return 0
-    name, types = below.path[0].name, msgspec.json.encode(list(below.types)).decode()
-    where = "type IN (SELECT value FROM json_each(?)) AND name = ?"
-    runs = database.execute(f"SELECT id, tool_call FROM sapwood_runs WHERE {where}", types, name)  # noqa: S608 - ours
+    name, types = path[0].name, msgspec.json.encode(list(below.types)).decode()
+    runs = database.execute(f"SELECT id, tool_call FROM sapwood_runs WHERE {OF_AGENT}", types, name)  # noqa: S608 - ours
     database.execute(
-        "UPDATE sapwood_runs SET name = ?, input = 'null', output = NULL, summary = NULL, error = NULL, display = NULL,"  # noqa: S608 - ours
-        f" trace = NULL WHERE {where}",
+        "UPDATE sapwood_runs SET name = ?1, input = 'null', output = NULL, summary = NULL, error = NULL,"  # noqa: S608 - ours
+        " reason = CASE WHEN reason IS NOT NULL THEN ?1 END, cancelled = CASE WHEN cancelled IS NOT NULL THEN ?1 END,"
+        f" display = NULL, trace = NULL WHERE {OF_AGENT}",
         ERASED,
         types,
         name,

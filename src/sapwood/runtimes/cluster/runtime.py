@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -219,7 +218,7 @@ class ClusterRuntime:
         from sapwood.runtimes.cluster.copies.log_shipper import Shipper
         from sapwood.runtimes.cluster.copies.replicas import NatsReplicas
         from sapwood.runtimes.cluster.copies.s3_archive import ArchiveRefused, ObjectArchive
-        from sapwood.runtimes.cluster.copies.segment_erasure import erase_segments
+        from sapwood.runtimes.cluster.copies.segment_erasure import SegmentErasure
         from sapwood.runtimes.cluster.nats.nats_log import NatsLog
         from sapwood.runtimes.cluster.nats.nats_owners import NatsOwners
         from sapwood.runtimes.cluster.nats.transport import NatsTransport
@@ -276,7 +275,7 @@ class ClusterRuntime:
                 name=name,
             )
             node, keeper = member.node, member.keeper
-            keeper.erase_segments = partial(erase_segments, archive, names)
+            keeper.second_copy = SegmentErasure(connection, archive, names)
             node.past.archive = ArchivePast(connection, names, archive)
             RpcServer(node, far)
             owners.strikes = node.strikes.told
