@@ -37,6 +37,7 @@ from sapwood.kernel.erasure.erasure import Erasures
 from sapwood.kernel.marshal.agent_class import known, with_tool_classes
 from sapwood.kernel.marshal.call import current
 from sapwood.kernel.metric_families import MetricFamilies
+from sapwood.kernel.node.driver_mark import has_noted_driver, note_driver
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.server_move import resume_server_moves
 from sapwood.kernel.ports.placement import NotBegun
@@ -220,7 +221,7 @@ class App(AppTrees):
             node.file_copies, node.past.named_files = TreeFileCopies(), named_files
             node.read_models, node.destinations = READ_MODELS, HttpDestinations()
             node.stored_data_check = partial(unfit, counts=Counter())
-            node.unfinished_work = partial(ForkedWork, has_driver=self.driver is not None)
+            node.unfinished_work = partial(ForkedWork, has_driver=self._has_driver(node))
             node.shared(GenAiMetrics).register(node.shared(MetricFamilies))
             node.shared(Redaction).function = self.redact
             node.shared(UserLimits).function = self.user_limits
@@ -258,6 +259,13 @@ class App(AppTrees):
 
     def _check_agents(self) -> None:
         check_agents(self)
+
+    def _has_driver(self, node: Node) -> bool:
+        """Return whether turns and runs have a driver. A command has no agents, and asks its folder."""
+        if not self.agents:
+            return self.driver is not None or has_noted_driver(node.folder)
+        note_driver(node.folder, node.files, has_driver=self.driver is not None)
+        return self.driver is not None
 
     def _check_pages(self) -> None:
         if self.pages is not None and Path(self.settings.data).resolve().is_relative_to(self.pages):

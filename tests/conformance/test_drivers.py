@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tests.machine import patience
 
 from sapwood import App, ChatAgent
+from sapwood.kernel.node.driver_mark import has_noted_driver
 from sapwood.kernel.node.node import Node
 from sapwood.runs.execution.driver import DrivenWork, NodeDriver
 from sapwood.testing import ScriptedModel, running, text
@@ -82,6 +83,16 @@ class HandTalker(ChatAgent):
     """Says one thing."""
 
     model = ScriptedModel(text("hello"), each=True)
+
+
+async def test_the_data_folder_says_whether_its_app_has_a_driver() -> None:
+    async with running(App(agents=[HandTalker], driver=HandDriver())) as world:
+        await world.restart()
+        assert has_noted_driver(world.data)
+        await world.app.__aexit__()
+        world._given = App(agents=[HandTalker])  # pyright: ignore[reportPrivateUsage]
+        await world.start()
+        assert not has_noted_driver(world.data)
 
 
 async def test_a_turn_that_was_stopped_before_a_crash_ends_though_nobody_asks_for_a_step() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import json
 import re
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import pytest
 from tests.conformance.test_forks import HOUR, ForkBough, ForkPlant, ForkTwig, nothing_done
 from tests.conformance.worlds import Run, until
 
-from sapwood import Agent, ChatAgent
+from sapwood import Agent, ChatAgent, with_options
 from sapwood.errors import NotFound, StoredDataError, UsageError
+from sapwood.kernel.forks import tree_file
 from sapwood.kernel.marshal.agent_class import known
 from sapwood.storage.engine import CHECKED
 from sapwood.testing import ScriptedModel, text
@@ -33,6 +36,22 @@ class Albumist(ChatAgent):
 
     async def bytes_of(self, digest: str) -> bytes:
         return await self.files.get(digest)
+
+
+class TransferTill(ForkTwig):
+    pass
+
+
+class TransferClerk(Agent):
+    async def charge(self) -> list[int]:
+        till = await self.sub_agent(TransferTill, "t")
+        await with_options(till, idempotency_key="order").put(1)
+        return await till.numbers()
+
+
+class TransferShop(Agent):
+    async def charge(self) -> list[int]:
+        return await (await self.sub_agent(TransferClerk, "c")).charge()
 
 
 def files_in(path: Path) -> dict[str, str]:
@@ -105,6 +124,17 @@ async def test_a_subtree_is_exported_as_a_tree_of_its_own(run: Run, tmp_path: Pa
         fork = await world.app.import_(tmp_path / "left")
         assert str(fork.address) == "ForkBough:left"
         assert await (await world.app.get_agent(ForkBough, "left", sub=[(ForkTwig, "x")])).numbers() == [2]
+
+
+async def test_a_subtree_keeps_the_outcomes_of_its_keyed_calls(run: Run, tmp_path: Path) -> None:
+    async with run(TransferShop, TransferClerk) as world:
+        assert await (await world.get_agent(TransferShop, "a")).charge() == [1]
+        await world.app.export(TransferShop, "a", tmp_path / "clerk", sub=[(TransferClerk, "c")])
+
+        await world.app.import_(tmp_path / "clerk")
+
+        assert await (await world.get_agent(TransferClerk, "c")).charge() == [1]
+        assert await (await world.get_agent(TransferShop, "a")).charge() == [1]
 
 
 async def test_what_is_exported_and_imported_and_exported_again_has_the_same_rows(run: Run, tmp_path: Path) -> None:
@@ -245,5 +275,32 @@ async def test_an_export_needs_a_new_file_and_an_agent_with_data(run: Run, tmp_p
             await world.app.export(ForkPlant, "missing", tmp_path / "b")
 
         assert (tmp_path / "taken").read_text() == "mine"
-        assert not (tmp_path / "b").exists()
-        assert not (tmp_path / "b.part").exists()
+        assert not names_in(tmp_path, "b*")
+
+
+async def test_of_two_exports_to_one_file_one_is_made(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, add = threading.Barrier(2, timeout=10), tree_file._add  # pyright: ignore[reportPrivateUsage]
+
+    def add_together(*args: Any) -> None:
+        both.wait()
+        add(*args)
+
+    monkeypatch.setattr(tree_file, "_add", add_together)
+    async with run(ForkPlant) as world:
+        await (await world.get_agent(ForkPlant, "a")).put(1)
+        exports = [world.app.export(ForkPlant, "a", tmp_path / "a") for _ in range(2)]
+
+        ended = await asyncio.gather(*exports, return_exceptions=True)
+
+        assert ended.count(1) == 1
+        (refused,) = [one for one in ended if one != 1]
+        assert isinstance(refused, UsageError)
+        assert "exists already" in str(refused)
+        assert (await world.app.import_(tmp_path / "a", as_name="b")).agents == 1
+        assert names_in(tmp_path, "a*") == ["a"]
+
+
+def names_in(folder: Path, pattern: str) -> list[str]:
+    return [path.name for path in folder.glob(pattern)]

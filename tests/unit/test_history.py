@@ -18,6 +18,7 @@ from tests.unit.histories import Gardener, Node, Rows, rows_in, rows_now, rows_o
 
 from sapwood import After, Agent, App, ChatAgent, agent
 from sapwood.errors import NotFound, StoredDataError, UsageError
+from sapwood.kernel.history import images
 from sapwood.kernel.history import sweep as history_sweep
 from sapwood.kernel.history.chain import Chain
 from sapwood.kernel.history.moments import TreePast
@@ -56,6 +57,16 @@ async def test_every_moment_of_random_trees_is_as_it_was(tmp_path: Path) -> None
     async with running(App(agents=[Node]), history=DAY, timings=timings) as world:
         was = await changed(world, Gardener(world, "a", 32, agents=12), moments=14)
         assert len(segments_in(history_folder(world.data, ROOT))) > 3  # several bases
+        for name, rows in was.items():
+            assert await then(world, name, tmp_path / name) == rows, name
+
+
+@pytest.mark.slow
+async def test_files_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "RANGE", 2)
+    timings = replace(DEFAULTS, checkpoint_frames=20, history_base_interval=4.0, history_delay=0.3)
+    async with running(App(agents=[Node]), history=DAY, timings=timings) as world:
+        was = await changed(world, Gardener(world, "a", 7, agents=12), moments=14)
         for name, rows in was.items():
             assert await then(world, name, tmp_path / name) == rows, name
 
@@ -487,6 +498,56 @@ async def test_a_segment_that_a_crash_cut_short_is_read_up_to_there(end: str, tm
         await node.add("v3", "m3")
         assert [one.label for one in await world.app.moments(Node, "a")] == ["m1", "m3"]
         assert len(await values(world, "m1", tmp_path / "then")) == 1
+
+
+async def test_a_move_does_not_wait_for_the_histories_of_other_trees(tmp_path: Path) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "m1")
+        recorder = world.node.history
+        assert isinstance(recorder, HistoryRecorder)
+        over, waited = threading.Event(), list[bool]()
+        recorder._thread.put(  # pyright: ignore[reportPrivateUsage] - as the base of a large tree
+            lambda: waited.append(over.wait(10)), lambda error, result: None
+        )
+        await node.add("v2", "m2")
+        await world.app.move(Node, "a", to="b")
+        over.set()
+        await (await world.get_agent(Node, "b")).add("v3", "m3")
+        root = Address.parse("Node:b")
+        for number in (1, 2, 3):
+            rows = (await then(world, f"m{number}", tmp_path / "then", root))["root"]
+            assert len([line for line in rows if line.startswith("(") and "'v" in line]) == number
+        assert waited == [True]
+        await world.app.move(Node, "b", to="a")
+        assert [one.label for one in await world.app.moments(Node, "a")] == ["m1", "m2", "m3"]
+
+
+async def test_a_destruction_does_not_wait_for_a_base_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "m1")
+        await world.app.moments(Node, "a")
+        over, reached, waited = threading.Event(), asyncio.Event(), list[bool]()
+        loop, size = asyncio.get_running_loop(), images._checked_size  # pyright: ignore[reportPrivateUsage]
+
+        def slow(path: Path) -> int:
+            loop.call_soon_threadsafe(reached.set)
+            waited.append(over.wait(10))
+            return size(path)
+
+        monkeypatch.setattr(images, "_checked_size", slow)
+        recorder = world.node.history
+        assert isinstance(recorder, HistoryRecorder)
+        recorder.replaced(ROOT)  # it needs a new base
+        await node.add("v2", "m2")
+        await reached.wait()
+        recorder.forget(ROOT, is_destroyed=True)
+        over.set()
+        await world.settled()
+        await recorder.settle(ROOT)
+        assert waited == [True]
+        assert not history_folder(world.data, ROOT).exists()
 
 
 async def test_the_past_of_a_tree_that_wakes_during_a_sweep_stays(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
-from typing import ClassVar
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
 from tests.conformance.served import served
+from tests.conformance.test_tree_transfer import TransferClerk, TransferShop
 from tests.unit.histories import Node
 from tests.unit.test_history import DAY
 from tests.unit.test_time_travel import asked
@@ -256,6 +258,58 @@ async def test_the_history_goes_with_the_tree() -> None:
         assert "first" in [one.label for one in await world.app.moments(Node, "b")]
         await world.app.fork(Node, "b", to="c", at="first")
         assert await (await world.get_agent(Node, "c")).values() == ["v1"]
+
+
+async def test_a_subtree_of_a_moved_tree_keeps_the_outcomes_of_its_keyed_calls(tmp_path: Path) -> None:
+    async with running(App(agents=[TransferShop, TransferClerk])) as world:
+        assert await (await world.get_agent(TransferShop, "a")).charge() == [1]
+        await world.app.move(TransferShop, "a", to="b")
+        await world.app.export(TransferShop, "b", tmp_path / "clerk", sub=[(TransferClerk, "c")])
+        await world.app.import_(tmp_path / "clerk")
+        assert await (await world.get_agent(TransferClerk, "c")).charge() == [1]
+
+
+async def test_moments_before_a_move_have_the_address_of_now() -> None:
+    async with running(App(agents=[Node]), history=DAY) as world:
+        node = await world.get_agent(Node, "a")
+        await node.add("v1", "first")
+        await node.add("v2")
+        (before,) = await world.app.moments(Node, "a")
+        await world.app.move(Node, "a", to="b")
+        (after,) = await world.app.moments(Node, "b")
+        assert (str(before.address), str(after.address)) == ("Node:a", "Node:b")
+        for to, moment in (("c", before), ("d", after)):
+            await world.app.fork(Node, "b", to=to, at=moment)
+            assert await (await world.get_agent(Node, to)).values() == ["v1"]
+        await (await world.get_agent(Node, "c")).add("v3", "other")
+        with pytest.raises(UsageError, match="The moment is one of Node:b, not of Node:c"):
+            await world.app.fork(Node, "c", to="e", at=after)
+
+
+async def test_a_fork_or_rewind_to_before_a_move_has_the_indexes_and_the_birthplace() -> None:
+    async with running(app(), history=DAY) as world:
+        desk = await desk_named(world, "old")
+        await desk.ask_below()
+        await world.until(lambda: world.node.trees[desk_address("old")].questions.has(desk_address("old")))
+        then = datetime.fromtimestamp(world.clock.now(), UTC)
+        await world.clock.advance(10)
+        await world.app.move(Desk, "old", to="middle")
+        await world.app.move(Desk, "middle", to="new")
+        fork = await world.app.fork(Desk, "new", to="fork", at=then)
+        assert fork.held.questions == 1
+        done = await world.app.rewind(Desk, "new", at=then)
+        assert done.held.questions == 1
+        for name in ("fork", "new"):
+            stub: Any = await world.get_agent(Desk, name)
+            (question,) = await stub.questions.list()
+            assert await stub.questions.answer(question, "yes")
+            assert await stub.answer_below() == "yes"
+        await (await desk_named(world, "new")).end()
+        assert not list((world.data / "moved").iterdir())  # it still knows that it had these names
+
+
+def desk_address(name: str) -> Address:
+    return Address.parse(f"Desk:{name}")
 
 
 async def test_a_fork_of_a_moved_tree_has_ids_of_its_own() -> None:

@@ -10,6 +10,8 @@ from tests.unit.stored_folder import fold, make_folder
 
 from sapwood.cli.commands import cli
 from sapwood.errors import NotFound, UsageError
+from sapwood.kernel.node.driver_mark import note_driver
+from sapwood.storage.files import Files
 
 
 @pytest.fixture
@@ -51,6 +53,17 @@ def test_an_export_is_imported_into_a_folder_that_no_server_has_used(
     cli(["import", str(file), "--data", str(other)])
 
     assert capsys.readouterr().out.startswith("Made StoredBox:good, a copy of StoredBox:good with 4 agents.")
+
+
+def test_a_folder_whose_app_has_a_driver_refuses_work_that_the_driver_does_not_know(data: Path) -> None:
+    note_driver(data, Files(), has_driver=True)
+    for command in (["fork", "StoredBox:good", "copy", "--work", "run"], ["move", "StoredBox:good", "copy"]):
+        with pytest.raises(UsageError, match="driver"):
+            cli([*command, "--data", str(data)])
+
+    note_driver(data, Files(), has_driver=False)
+
+    cli(["fork", "StoredBox:good", "copy", "--work", "run", "--data", str(data)])
 
 
 @pytest.mark.parametrize(

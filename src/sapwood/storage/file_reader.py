@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -70,6 +70,11 @@ class FileReader:
     def check_known(self) -> None:
         """Refuse a file that a newer version of the framework has written."""
         check_known(self._versions)
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """How many scripts of each owner it has seen."""
+        return self._versions
 
     @property
     def frames(self) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from sapwood.errors import StoredDataError
 from sapwood.storage.file_reader import FileReader, reading
+from sapwood.storage.framework_schema import READ, foreign_rows
 from sapwood.storage.image import empty_image
-from sapwood.storage.migrations import NewerData, framework_sql
+from sapwood.storage.migrations import NewerData
 
 Check = Callable[[FileReader], Iterable[str]]
 """Yields what is wrong with the content of one database, in sentences."""
@@ -59,10 +60,9 @@ def foreign_in(folder: Path) -> Iterator[str]:
                 yield f"{path.name} does not have the layout of its databases."
                 continue
         with reading(path) as file:
-            rows = file.rows("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('trigger', 'view')")
-            for kind, name, sql in rows:
-                if "sapwood_" in sql.lower() and sql not in framework_sql():
-                    yield f"{path.name} has the {kind} {name!r}, which uses tables of the framework."
+            rows = [(str(kind), str(name), str(table), sql) for kind, name, table, sql in file.rows(READ)]
+            for kind, name, *_ in foreign_rows(rows, file.versions):
+                yield f"{path.name} has the {kind.lower()} {name!r}, which uses tables of the framework."
 
 
 def _is_empty(path: Path) -> bool:

@@ -102,11 +102,11 @@ def framework() -> dict[str, int]:
 
 
 @functools.cache
-def framework_sql() -> str:
-    """Return all scripts of the framework."""
-    return "\n".join(
-        entry.read_text() for part in PARTS for entry in (resources.files(f"sapwood.{part}") / "schema").iterdir()
-    )
+def scripts_of(owner: str) -> tuple[Script, ...]:
+    """Return the scripts of an owner of the framework; none of an unknown one."""
+    if owner not in framework():
+        return ()
+    return next(found for part in PARTS if (found := _read(f"sapwood.{part}", owner)))
 
 
 @functools.cache

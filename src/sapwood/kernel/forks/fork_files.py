@@ -6,12 +6,12 @@ subtree moves to a new folder, and gets the name that it has there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.address import Address
-from sapwood.errors import NotFound
+from sapwood.errors import NotFound, StoredDataError
 from sapwood.kernel.actors.children_table import CHILDREN
 from sapwood.kernel.actors.fork_origin import WorkRule
 from sapwood.kernel.actors.idempotency import IDEMPOTENCY
@@ -19,7 +19,7 @@ from sapwood.kernel.forks.forked_tree import ForkedAgent, ForkedTree, HeldWork, 
 from sapwood.kernel.forks.origin import store_origin
 from sapwood.kernel.forks.root_tables import questions_in, read_rows, spent_before, write_indexes, write_rows
 from sapwood.kernel.trees.deletion import child_stem
-from sapwood.kernel.trees.former_addresses import birthplace, forget_moves, within
+from sapwood.kernel.trees.former_addresses import birthplace, forget_moves, rename_agents, within
 from sapwood.kernel.trees.tree_files import LABEL, ROOT_STEM
 from sapwood.storage.blobs import blob_folder
 from sapwood.storage.files import make_private_folder
@@ -65,9 +65,7 @@ def make_fork(copy: Path, folder: Path, order: ForkOrder, work: UnfinishedWork) 
     stem = ROOT_STEM if order.is_cut else _stem_of(copy, order.source)
     root = _moved_subtree(copy, folder, stem, order.source, order.target, visit)
     if order.target != order.source:
-        names = {f"{within(one.source, first)} {one.source_stem}": f"{one.address} {one.stem}" for one in root.below()}
-        for agent in callers:
-            _rename_callers(agent, names)
+        _rename_all_callers(root, first, callers)
     with editing(root.database) as edit:
         if order.target != order.source:
             forget_moves(edit)
@@ -79,14 +77,32 @@ def make_fork(copy: Path, folder: Path, order: ForkOrder, work: UnfinishedWork) 
     return sum(1 for _ in root.below()), held
 
 
+def rename_root(copy: Path, root: Address, former: Sequence[Address], now: float) -> None:
+    """Have a copied tree as it was under a former address be as if it had this address. `former`: all that it had."""
+    path = copy / f"{ROOT_STEM}.db"
+    if former and path.exists():
+        with editing(path) as edit:
+            for address in former:
+                rename_agents(edit, address, root, now)
+
+
 def move_subtree(copy: Path, folder: Path, source: Address) -> int:
     """Move a subtree of the copied tree in `copy` to the new folder `folder`, as a tree of its own.
 
     Work, ids and addresses stay as they were: it is not a fork yet. Returns the number of its agents.
     """
+    callers: list[ForkedAgent] = []
     with editing(_root_in(copy, source)) as edit:
         rows = read_rows(edit)
-    root = _moved_subtree(copy, folder, _stem_of(copy, source), source, source, lambda agent, edit: None)
+        first = birthplace(edit)
+
+    def visit(agent: ForkedAgent, edit: OfflineEdit) -> None:
+        if edit.has(IDEMPOTENCY):
+            callers.append(agent)
+
+    root = _moved_subtree(copy, folder, _stem_of(copy, source), source, source, visit)
+    if source != source.root:  # its files have other names, and it does not know that its tree was moved
+        _rename_all_callers(root, first, callers)
     with editing(root.database) as edit:
         write_rows(edit, rows, root)
     return sum(1 for _ in root.below())
@@ -134,7 +150,7 @@ def _stem_of(copy: Path, source: Address) -> str:
                     )
         if not found:
             raise NotFound(f"{source} does not exist.", path=source.segments)
-        stem = child_stem(stem, found[0][0])
+        stem = child_stem(stem, _generation(found[0][0]))
     return stem
 
 
@@ -145,7 +161,7 @@ def _add_children(agent: ForkedAgent, edit: OfflineEdit) -> None:
     for generation, type_, name in edit.execute(
         "SELECT generation, type, name FROM sapwood_children ORDER BY generation"
     ):
-        stem = child_stem(agent.stem, generation)
+        stem = child_stem(agent.stem, _generation(generation))
         agent.children.append(
             ForkedAgent(
                 agent.address.child(type_, name),
@@ -157,6 +173,13 @@ def _add_children(agent: ForkedAgent, edit: OfflineEdit) -> None:
         )
 
 
+def _generation(stored: object) -> int:
+    """Return what is part of the name of a file. A file that was imported may have anything in this place."""
+    if not isinstance(stored, int):
+        raise StoredDataError(f"The generation of a child must be a whole number, got {stored!r}.")
+    return stored
+
+
 def _move_files(old: Path, new: Path) -> None:
     for suffix in ("", "-wal"):
         path = old.with_name(old.name + suffix)
@@ -164,6 +187,14 @@ def _move_files(old: Path, new: Path) -> None:
             path.rename(new.with_name(new.name + suffix))
     if (blobs := blob_folder(old)).exists():
         blobs.rename(blob_folder(new))
+
+
+def _rename_all_callers(root: ForkedAgent, first: Address | None, agents: list[ForkedAgent]) -> None:
+    """Rename the callers that are part of a subtree, at the agents that have stored outcomes. `first`: where its tree
+    was made."""
+    names = {f"{within(one.source, first)} {one.source_stem}": f"{one.address} {one.stem}" for one in root.below()}
+    for agent in agents:
+        _rename_callers(agent, names)
 
 
 def _rename_callers(agent: ForkedAgent, names: dict[str, str]) -> None:

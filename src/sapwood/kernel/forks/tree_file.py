@@ -11,6 +11,7 @@ import io
 import os
 import re
 import tarfile
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -75,10 +76,11 @@ def write_tree_file(folder: Path, target: Path, source: Address, at: float, agen
     files = {str(path.relative_to(folder)): _entry(path) for path in paths}
     manifest = Manifest(sapwood=program(), source=str(source), at=at, agents=agents, files=files)
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    part = target.with_name(f"{target.name}.part")
-    part.unlink(missing_ok=True)
+    # A name of its own: if two exports write to one target, the one that ends first counts. Only this user may read it.
+    descriptor, name = tempfile.mkstemp(".part", f"{target.name}.", target.parent)
+    part = Path(name)
     try:
-        with open_private(part, "xb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             with tarfile.open(fileobj=file, mode="w") as tar:
                 _add(tar, MANIFEST, text)
                 for path in paths:

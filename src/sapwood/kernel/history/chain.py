@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.kernel.history.deltas import PageImages
+from sapwood.kernel.history.images import DatabaseImage
 from sapwood.kernel.history.removed_files import sweep_removed
 from sapwood.kernel.history.segments import (
     CLOSED_SIZE,
@@ -29,6 +30,7 @@ from sapwood.kernel.history.segments import (
 from sapwood.kernel.log.records import Change, Message, program, seal
 from sapwood.kernel.log.writer import Batch
 from sapwood.storage.files import Files, make_private_folder
+from sapwood.storage.image import PAGE_SIZE
 
 LABEL = "address"
 """The file in the folder that says whose past it is."""
@@ -62,8 +64,10 @@ class Chain:
         """Stands for the segment among the images."""
         self._files = files
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        """Held by the job that writes."""
+        self._placing = threading.Lock()
+        """Held while one piece is written, and while it changes where to. The loop may wait for it."""
+        self._is_relocated = False
+        """Whether the tree has another address now: what is in the queue is written, and no base begins."""
         self._segment: Path | None = None
         self._sequence = 0
         self._digest = b""
@@ -113,8 +117,7 @@ class Chain:
 
     def add(self, batch: Batch, at: float, names: Sequence[MomentName], now: float, retention: Retention) -> bool:
         """Append what was committed, and the names of the moment after it. Returns whether a new base is due."""
-        with self._writing:
-            return not (self.is_over or self.has_failed) and self._add(batch, at, names, now, retention)
+        return not (self.is_over or self.has_failed) and self._add(batch, at, names, now, retention)
 
     def _add(self, batch: Batch, at: float, names: Sequence[MomentName], now: float, retention: Retention) -> bool:
         if self._segment is None:
@@ -143,28 +146,27 @@ class Chain:
         )
         return is_large or now >= self._begun + min(retention.base_interval, max(retention.seconds, 1.0))
 
-    def begin_base(self, images: Iterable[tuple[str, bytes | bytearray]], at: float, retention: Retention) -> None:
+    def begin_base(self, images: Iterable[DatabaseImage], at: float, retention: Retention) -> None:
         """Begin a segment with all files of the tree, and remove what is older than the past that is kept."""
-        with self._writing:
-            if not self.is_over:
-                self._begin_base(images, at, retention)
-
-    def _begin_base(self, images: Iterable[tuple[str, bytes | bytearray]], at: float, retention: Retention) -> None:
+        if self.is_over or self._is_relocated:
+            return
         self.has_failed = False
         older = segments_in(self.folder)
         number = number_of(older[-1]) + 1 if older else 1
         try:
             self._begin(number)
             self._begun = at
-            for stem, image in images:
-                if self.is_over:
-                    return
-                batch = Batch()
-                batch.begin(stem, bytes(image))
-                for changes in batch.changes(MESSAGE_PAGES):
-                    if self.is_over:  # the loop waits for this job
+            for image in images:
+                first = 1
+                for content in image.ranges:
+                    if self.is_over:
                         return
-                    self._append_message(PART, at, changes)
+                    numbers = list(range(first, first + len(content) // PAGE_SIZE))
+                    change = Change(image.stem, PAGE_SIZE, image.size, numbers, content, is_new=first == 1)
+                    self._append_message(PART, at, [change])
+                    first += len(numbers)
+                if first == 1:
+                    self._append_message(PART, at, [Change(image.stem, PAGE_SIZE, 0, [], b"", is_new=True)])
             self._append_message(PAGES, at, [])
         except BaseException:
             self.has_failed = True
@@ -177,19 +179,31 @@ class Chain:
     def end(self) -> None:
         """Write nothing any more: the past is about to be removed."""
         self.is_over = True
-        with self._writing, self._lock:
-            pass
+        with self._placing, self._lock:
+            pass  # the piece that is being written is written; no other one is
+
+    def relocate(self, folder: Path, root: str, rename: Callable[[], None]) -> None:
+        """Have `rename` give the folder another name; on the loop. What is in the queue is written there."""
+        with self._placing, self._lock:
+            rename()
+            if folder != self.folder and not self.folder.exists():
+                self.folder, self.root, self._is_relocated, self._may_close = folder, root, True, False
+                self._segment = None if self._segment is None else folder / self._segment.name
 
     def fail(self) -> None:
         """Write nothing before the next base. What is cut short at the end is never continued."""
         self.has_failed = True
 
     def _begin(self, number: int) -> None:
-        if not (self.folder / LABEL).exists():
-            make_private_folder(self.folder)
-            self._files.close(self._files.create(self.folder / LABEL, self.root.encode()))
-        segment = segment_path(self.folder, number)
-        self._files.close(self._files.create(segment, MAGIC))
+        with self._placing:
+            if self.is_over or (self._is_relocated and segments_in(self.folder)):
+                self.is_over = True
+                return
+            if not (self.folder / LABEL).exists():
+                make_private_folder(self.folder)
+                self._files.close(self._files.create(self.folder / LABEL, self.root.encode()))
+            segment = segment_path(self.folder, number)
+            self._files.close(self._files.create(segment, MAGIC))
         self._segment, self._sequence, self._size, self._base_size = segment, 0, len(MAGIC), 0
         self._begun = 0.0
         self._key = object()
@@ -218,9 +232,12 @@ class Chain:
         )
 
     def _append(self, lines: list[bytes]) -> None:
-        assert self._segment is not None
         content = b"".join(lines)
-        self._files.append(self._segment, content)
+        with self._placing:
+            if self.is_over:
+                return
+            assert self._segment is not None
+            self._files.append(self._segment, content)
         self._size += len(content)
 
 

@@ -55,12 +55,6 @@ class JobThread:
 
         self._jobs.put(run)
 
-    def drain(self) -> None:
-        """Return when all jobs are done. Blocks the loop, for a rare change."""
-        done = threading.Event()
-        self._jobs.put(done.set)
-        done.wait()
-
     def close(self) -> None:
         """Do what is in the queue, and stop."""
         self._jobs.put(None)

@@ -165,15 +165,20 @@ class TreePast:
         return TreeContent(dict(files), dict.fromkeys(files, PAGE_SIZE), tail)
 
     def _of_moment(self, moment: Moment) -> Place | None:
-        if moment.address.root != self.root:
-            raise UsageError(f"The moment is one of {moment.address.root}, not of {self.root}.")
         if (parts := PLACE.fullmatch(moment.place)) is None:
             raise UsageError(f"A moment of a recorded history was expected, got one at {moment.place!r}.")
         number, sequence, at = map(int, parts.groups())
+        if moment.address.root != self.root and not self._had_address(number, moment.address.root):
+            raise UsageError(f"The moment is one of {moment.address.root}, not of {self.root}.")
         for place in self._places(segment_path(self.folder, number)):
             if place.sequence == sequence:
                 return place if _microseconds(place.at) == at else None
         return None
+
+    def _had_address(self, segment: int, root: Address) -> bool:
+        """Return whether the tree had this address, as a moment of a segment says."""
+        named = self._named(segment_path(self.folder, segment))
+        return any(Address.parse(name.agent).root == root for _, _, name in named)
 
     def _at_time(self, at: float) -> Place | None:
         for segment in reversed(segments_in(self.folder)):
@@ -229,6 +234,6 @@ class TreePast:
         return [(states[line.sequence], line.at, decode_name(body)) for line, body in zip(names, bodies, strict=True)]
 
     def _moment(self, place: Place, at: float, name: MomentName) -> Moment:
-        return Moment(
-            Address.parse(name.agent), datetime.fromtimestamp(at, UTC), name.kind.value, name.label, text_of(place)
-        )
+        # The tree may have had another address then.
+        agent = Address((*self.root.segments, *Address.parse(name.agent).segments[1:]))
+        return Moment(agent, datetime.fromtimestamp(at, UTC), name.kind.value, name.label, text_of(place))

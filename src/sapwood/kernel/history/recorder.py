@@ -86,6 +86,8 @@ class HistoryRecorder:
         self._open: dict[Database, OpenFile] = {}
         self._early: dict[str, list[MomentName]] = {}
         """Moments before the first commit of a tree."""
+        self._relocated: dict[str, list[Chain]] = {}
+        """Chains whose trees have another address now, and which may still write, by the name of their folder."""
         self._waiting_pages = 0
         """How many pages are in the queue."""
         self._sweep_timer: TimerHandle | None = loop.call_later(0.0, self._sweep)
@@ -198,14 +200,24 @@ class HistoryRecorder:
 
     def renamed(self, old: Address, new: Address) -> None:
         """A tree has another address, as its class has another type id. Its past goes with it."""
-        self._thread.drain()
-        self._unrecorded.renamed(old, new)
+        record = self._records.get(history_folder(self._data, old).name)
+        target = history_folder(self._data, new)
+        chains = [] if record is None else [record.chain]
+        chains += self._relocated.pop(history_folder(self._data, old).name, [])
+        rename = partial(self._unrecorded.renamed, old, new)
+        if not chains:
+            rename()
+        for chain in chains:
+            chain.relocate(target, str(new), rename)
+            self._relocated.setdefault(target.name, []).append(chain)
 
     def forget(self, root: Address, *, is_destroyed: bool = False) -> None:
         """Remove the past of a tree. It begins again with a new base, unless the tree is destroyed."""
         folder = history_folder(self._data, root)
         record = self._records.get(folder.name)
         self._early.pop(folder.name, None)
+        for chain in self._relocated.pop(folder.name, []):
+            chain.end()
         if record is not None:
             self._drop_batch(record)
             record.after_commit.clear()
@@ -398,6 +410,11 @@ class HistoryRecorder:
         if not record.open and record.pending <= 0 and self._records.get(record.folder.name) is record:
             self._drop_batch(record)
             del self._records[record.folder.name]
+            if chains := self._relocated.get(record.chain.folder.name):
+                kept = [chain for chain in chains if chain is not record.chain]
+                self._relocated[record.chain.folder.name] = kept
+                if not kept:
+                    del self._relocated[record.chain.folder.name]
 
     def _stop(self, record: TreeRecord, error: Exception) -> None:
         if record.state is RecordState.ENDED:

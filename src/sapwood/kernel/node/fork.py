@@ -22,7 +22,7 @@ from sapwood.address import Address
 from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
 from sapwood.kernel.actors.fork_origin import WorkRule
 from sapwood.kernel.aio import to_the_end
-from sapwood.kernel.forks.fork_files import ForkOrder, make_fork, move_subtree
+from sapwood.kernel.forks.fork_files import ForkOrder, make_fork, move_subtree, rename_root
 from sapwood.kernel.forks.forked_tree import HeldWork
 from sapwood.kernel.history.moments import At
 from sapwood.kernel.marshal.values import pack
@@ -32,6 +32,7 @@ from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.past import PastRequest, check_at, request_at, settle, write_own, write_tree_at
 from sapwood.kernel.node.stored_copies import half_of, write_elsewhere
 from sapwood.kernel.node.tree_placement import place_anywhere, replace_tree
+from sapwood.kernel.trees.former_addresses import former_addresses
 from sapwood.storage.availability import refusals
 from sapwood.storage.copies import Copier
 from sapwood.storage.copy_marks import mark_copies
@@ -115,6 +116,8 @@ async def rewind(node: Node, root: Address, at: At, keep_as: str | None, work: W
         raise UsageError(f"{root} is part of the tree of {root.root}, and trees are rewound as a whole.")
     check_at(node, at)
     names = [] if keep_as is None else [keep_as]
+    for name in names:
+        check_target(node, root, Address.root_of(root.type, name))
 
     async def keep() -> None:
         while names:
@@ -262,7 +265,11 @@ async def _copy_own(node: Node, order: CopyRequest) -> bytes:
     half, erasures = half_of(tree_folder(node.folder, target), node.files), node.erasing.count
     try:
         if order.at is not None:
-            return pack(await _cut_out(node, half, order, await write_own(node, order.at, half), erasures))
+            at = await write_own(node, order.at, half)
+            former = former_addresses((await node.loader.load_files(source.root)).root)
+            with refusals():
+                await to_the_end(rename_root, half, source.root, former, node.clock.now())
+            return pack(await _cut_out(node, half, order, at, erasures))
         async with Copier() as copier:
             _check(source, await copy_tree(node, source.root, half, copier, is_durable=False))
         return pack(await _cut_out(node, half, order, node.clock.now(), erasures))
