@@ -20,6 +20,7 @@ from sapwood.kernel.node import backup, stored_copies
 from sapwood.kernel.node.data_folder import RESTORED, roots_in, tree_folder
 from sapwood.kernel.node.tree_check import check_folder
 from sapwood.testing import World
+from sapwood.testing import running as running_here
 from sapwood.testing.faults import CountingFiles
 from sapwood.types import Address
 
@@ -550,3 +551,36 @@ async def test_whoever_is_on_the_way_to_an_agent_of_a_restored_tree_does_not_end
         assert await library.known() == await library.shelved() == [1]
         await (await world.get_agent(Library, "l", sub=shelf)).put(4)
         assert await library.shelved() == [1, 4]
+
+
+class Wanderer(Agent[str]):
+    initial_state = ""
+
+    async def keep(self, text: str) -> None:
+        self.set_state(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_backup_has_one_copy_of_a_tree_that_is_moved_while_it_is_made(
+    first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up_tree, done = backup.back_up_tree, list[Address]()
+
+    async def moving(node: Any, root: Address, *arguments: Any, **options: Any) -> list[str]:
+        problems = await back_up_tree(node, root, *arguments, **options)
+        done.append(root)
+        if len(done) == 1:
+            other = next(name for name in ("a", "b") if (name == root.name) is first)
+            await world.app.move(Wanderer, other, to="c")
+            await world.app.move(Wanderer, "c", to="d")
+        return problems
+
+    monkeypatch.setattr(backup, "back_up_tree", moving)
+    async with running_here(App(agents=[Wanderer])) as world:
+        for name in ("a", "b"):
+            await (await world.get_agent(Wanderer, name)).keep(name)
+        count = await world.app.backup(tmp_path / "copy")
+    roots = {str(root) for root in roots_in(tmp_path / "copy")}
+    assert count == len(roots) == 2
+    assert roots == ({"Wanderer:a", "Wanderer:b"} if first else {f"Wanderer:{done[0].name}", "Wanderer:d"})

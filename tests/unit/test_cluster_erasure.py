@@ -216,3 +216,12 @@ async def test_a_tree_is_erased_from_the_log_of_the_type_id_that_its_class_had(t
         left = [one for stored in storage.log._stored for one in stored]  # pyright: ignore[reportPrivateUsage]
         assert not any(SECRET.encode() in one.record.data for one in left)
         assert await (await world.get_agent(NewRing, "ann")).read() == ""
+
+
+async def test_a_tree_that_is_created_again_does_not_follow_the_erased_one_in_the_log() -> None:
+    async with running_replicated(App(agents=[ClusterTrunk])) as world:
+        await grown(world)
+        await world.app.erase(ClusterTrunk, "ann")
+        await (await world.get_agent(ClusterTrunk, "ann")).keep("new")
+        await world.crash()  # what is read now is in the log only
+        assert await (await world.get_agent(ClusterTrunk, "ann")).read() == "new"

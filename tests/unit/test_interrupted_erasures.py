@@ -11,7 +11,9 @@ from sapwood import Agent, App, NotFound, Unavailable
 from sapwood.kernel.erasure.records import ErasureRecord
 from sapwood.kernel.erasure.subtree import ErasedSubtree
 from sapwood.testing import World, running
+from sapwood.types import Address
 
+LEAF = Address.parse("BrokenTop:ann/BrokenLeaf:x")
 SECRET = "5eC3e7" + "0f1e2d3c4b5a69788796a5b4c3d2e1f0" * 2
 
 
@@ -117,6 +119,7 @@ async def test_an_erasure_does_not_touch_a_tree_that_was_created_again(monkeypat
 async def test_an_erasure_continues_in_a_tree_that_was_moved(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     async with running(App(agents=[BrokenTop])) as world:
         await interrupted(world, monkeypatch, step)
+        world.node.erasing.end(LEAF)  # as in a process that does not know of it
         await world.app.move(BrokenTop, "ann", to="beth")
         receipt = await world.app.erase(BrokenTop, "ann", sub=[(BrokenLeaf, "x")], id="sub")
 
@@ -128,6 +131,7 @@ async def test_an_erasure_continues_in_a_tree_that_was_moved(monkeypatch: pytest
 async def test_an_erasure_in_a_tree_that_was_moved_continues_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(App(agents=[BrokenTop])) as world:
         await interrupted(world, monkeypatch)
+        world.node.erasing.end(LEAF)  # as in a process that does not know of it
         await world.app.move(BrokenTop, "ann", to="beth")
         await world.restart()
         with pytest.raises(NotFound, match="being erased"):
@@ -142,6 +146,7 @@ async def test_what_a_restore_has_brought_back_is_erased_again(monkeypatch: pyte
         await (await world.get_agent(BrokenTop, "ann")).grow("x", SECRET)
         await world.app.backup(tmp_path / "b")
         await interrupted(world, monkeypatch, "erase_rows")
+        world.node.erasing.end(LEAF)  # as in a process that does not know of it
         await world.app.restore(tmp_path / "b", BrokenTop, "ann")
         assert hits(world.data)
         await world.app.erase(BrokenTop, "ann", sub=[(BrokenLeaf, "x")], id="sub")

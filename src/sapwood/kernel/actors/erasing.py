@@ -37,9 +37,12 @@ class Erasing:
         """Return whether an agent is being erased, or one above it is."""
         return any(address == one or address.is_below(one) for one in self._subjects)
 
-    def concerns(self, address: Address, count: int) -> bool:
-        """Return whether an agent is being erased, or one above or below it is, or was since there were `count`."""
-        subjects = [*self._subjects, *self._begun[count:]]
+    def concerns(self, address: Address, count: int | None = None) -> bool:
+        """Return whether an agent is being erased, or one above or below it is.
+
+        `count`: those that have begun since there were so many erasures count too, also if they have ended.
+        """
+        subjects = [*self._subjects, *([] if count is None else self._begun[count:])]
         return any(address == one or address.is_below(one) or one.is_below(address) for one in subjects)
 
     def check_tree(self, root: Address) -> None:

@@ -63,6 +63,8 @@ class ClusterErasure:
                 record.log_ends[name] = await self._log_end(root, is_former=root != record.subject.root)
                 await self._write(record)  # first: afterwards the log does not say where the tree ended
             await self._keeper.log_erasure.drop(root, record.log_ends[name])
+            # A tree that was opened since its end would follow a message that is gone.
+            await self._node.removal.remove_copies(root)
             keys = await self._keys(tree_id(root))
             await self._keeper.archive.remove(keys)
             removed += len(keys)

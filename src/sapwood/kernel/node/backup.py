@@ -173,9 +173,30 @@ async def backup(node: Node, target: Path, root: Address | None) -> TreeReport:
         if left is not None:
             await asyncio.to_thread(shutil.rmtree, left)
         report = await _everywhere(node, BACK_UP, _order(target, None))
+        await _add_moved(node, target, report)
         report.odd = odd_in(node.folder)
         record_left_out(target, report)
         return report
+
+
+async def _add_moved(node: Node, target: Path, report: TreeReport) -> None:
+    """Copy the trees that got another address before their old one was copied."""
+    tried = {Address.parse(one.root) for one in report.damaged}
+    while moved := [root for root in _moved_trees(node, target) if root not in tried]:
+        tried.update(moved)
+        for root in moved:
+            with suppress(NotFound):  # destroyed since, or moved again
+                report.add(await _at_owner(node, BACK_UP, _order(target, root)))
+
+
+def _moved_trees(node: Node, target: Path) -> list[Address]:
+    """Return the trees that were moved, and of which a backup has no copy, under any address."""
+    former: dict[Address, list[Address]] = {}
+    for old, _ in node.forwards.all():
+        if (root := node.forwards.target(old)) is not None:
+            former.setdefault(root, [root]).append(old)
+    missing = [root for root, names in former.items() if not any(tree_folder(target, one).exists() for one in names)]
+    return [root for root in missing if node.forwards.has_tree(root)]
 
 
 async def copy_databases(node: Node, target: Path, roots: Sequence[Address]) -> TreeReport:
