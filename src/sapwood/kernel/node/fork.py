@@ -29,7 +29,7 @@ from sapwood.kernel.marshal.values import pack
 from sapwood.kernel.node.backup import copy_tree, fetching, hear
 from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.node import Node
-from sapwood.kernel.node.past import PastRequest, check_at, request_at, settle, write_own, write_tree_at
+from sapwood.kernel.node.past import PastRequest, check_at, request_at, write_own, write_tree_at
 from sapwood.kernel.node.stored_copies import half_of, write_elsewhere
 from sapwood.kernel.node.tree_placement import place_anywhere, replace_tree
 from sapwood.kernel.trees.former_addresses import former_addresses
@@ -155,7 +155,8 @@ async def _placed(
         await place(node, target, await make(), is_new=is_new)
         return made[-1]
 
-    await place_anywhere(node, target, make, being_made(target, is_new=is_new), is_new=is_new)
+    error = being_made(target, is_new=is_new)
+    await place_anywhere(node, target, make, error, is_new=is_new, is_rewind=not is_new)
     return made[-1]
 
 
@@ -321,23 +322,8 @@ async def _place_own(node: Node, order: PlaceRequest) -> bytes:
     """Make a tree of this node of a folder."""
     target, folder = Address.parse(order.target), Path(order.folder)
     error = being_made(target, is_new=order.is_new)
-    if order.is_new:
-        await replace_tree(node, target, folder, error, is_new=True)
-    else:
-        await _rewind_own(node, target, folder, error)
+    await replace_tree(node, target, folder, error, is_new=order.is_new, is_rewind=not order.is_new)
     return b""
-
-
-async def _rewind_own(node: Node, root: Address, folder: Path, error: Unavailable) -> None:
-    """Put a folder in the place of a tree of this node, as it was before. The tree must not have been destroyed."""
-    if node.file_archive is not None:
-        try:
-            await node.file_archive.note_check(root)
-        except BaseException:
-            await to_the_end(shutil.rmtree, folder, ignore_errors=True)
-            raise
-    await node.removal.replace(root, folder, error, is_rewind=True)
-    await settle(node, root)
 
 
 async def _answer_copy(node: Node, message: bytes) -> bytes:

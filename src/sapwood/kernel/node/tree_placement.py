@@ -15,6 +15,7 @@ import msgspec
 from sapwood.address import Address
 from sapwood.errors import NotFound, StoredDataError, Unavailable
 from sapwood.kernel.actors.objects_table import folder_of
+from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.log.archive_objects import Image, Snapshot, handed_key, pack_snapshot, unpack_snapshot
 from sapwood.kernel.log.records import ChainBroken, program, tree_id
 from sapwood.kernel.log.restore import TreeContent, put_together, write
@@ -40,6 +41,8 @@ class TakeRequest(msgspec.Struct, array_like=True):
     """Why its calls end."""
     is_new: bool = False
     """Whether there must not be such a tree yet."""
+    is_rewind: bool = False
+    """Whether there must be such a tree."""
 
 
 read_take_request = msgspec.msgpack.Decoder(TakeRequest).decode
@@ -52,15 +55,21 @@ async def replace_tree(
     error: Unavailable,
     *,
     is_new: bool = False,
+    is_rewind: bool = False,
     arrival: str | None = None,
 ) -> None:
     """Put a folder in the place of a tree that this node runs. Calls to the tree wait until then.
 
-    `is_new`: there must not be such a tree yet. `arrival`: the id of the move from another server that it comes from.
+    `is_new`: there must not be such a tree yet. `is_rewind`: there must be one. `arrival`: the id of the move from
+    another server that the folder comes from.
     """
-    if not is_new and node.file_archive is not None and await _may_have_objects(node, root):
-        await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
-    await node.removal.replace(root, half, error, is_new=is_new, arrival=arrival)
+    try:
+        if not is_new and node.file_archive is not None and await _may_have_objects(node, root):
+            await node.file_archive.note_check(root)  # first: a crash must not leave what is replaced in the archive
+    except BaseException:
+        await to_the_end(shutil.rmtree, half, ignore_errors=True)
+        raise
+    await node.removal.replace(root, half, error, is_new=is_new, is_rewind=is_rewind, arrival=arrival)
     await settle(node, root)  # from this moment on, the past has the new files
 
 
@@ -79,6 +88,7 @@ async def place_anywhere(
     error: Unavailable,
     *,
     is_new: bool = False,
+    is_rewind: bool = False,
 ) -> None:
     """Put the folder that `make` returns in the place of a tree of a cluster, whichever node runs it."""
     far, keeper = node.far, node.keeper
@@ -93,12 +103,12 @@ async def place_anywhere(
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise
         if far is None or node.owns(root):
-            await replace_tree(node, root, half, error, is_new=is_new)
+            await replace_tree(node, root, half, error, is_new=is_new, is_rewind=is_rewind)
             return
         key = handed_key(tree_id(root), node.clock.now(), new_id(node.random))
         await keeper.archive.put(key, await asyncio.to_thread(_packed, root, half, node.clock.now()))
         try:
-            order = TakeRequest(key, str(root), str(error), is_new)
+            order = TakeRequest(key, str(root), str(error), is_new, is_rewind)
             await far.ask(await far.directory.owner(root), TAKE, pack(order))
         finally:
             await keeper.archive.remove([key])
@@ -128,7 +138,8 @@ async def take(node: Node, order: TakeRequest) -> int:
         raise NotFound(f"The archive has no {order.key!r}.", path=root.segments)
     half = half_of(tree_folder(node.folder, root), node.files)
     await write(await asyncio.to_thread(_unpacked, data, order.key), root, half, node.files)
-    await replace_tree(node, root, half, Unavailable(order.error), is_new=order.is_new)
+    error = Unavailable(order.error)
+    await replace_tree(node, root, half, error, is_new=order.is_new, is_rewind=order.is_rewind)
     return 1
 
 
