@@ -226,6 +226,24 @@ async def test_calls_during_a_move_are_done_once_or_are_told(monkeypatch: pytest
         assert done
 
 
+async def test_a_second_move_of_a_root_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(monkeypatch) as two:
+        await (await shop(two.here)).note(1)
+        refused = list[Any]()
+
+        def again(asked: str, _: object) -> None:
+            if asked in ("check", "seal"):
+                refused.append(asyncio.create_task(two.move()))
+
+        two.before = again
+        await two.move()
+        for one in refused:
+            with pytest.raises((Unavailable, NotFound)):
+                await one
+        assert two.asked.count("receive") == 1
+        assert await (await shop(two.there)).notes() == {1: 1}
+
+
 @pytest.mark.parametrize("what", ["receive", "arrival-parts", "check", "seal"])
 async def test_a_move_that_the_other_server_fails_leaves_the_tree_here(
     what: str, monkeypatch: pytest.MonkeyPatch

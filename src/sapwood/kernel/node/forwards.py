@@ -51,6 +51,8 @@ class Forwards:
         self._data = data
         self._files = files
         self.folder = data / FORWARDS
+        self.departing: set[Address] = set()
+        """The roots that this process is moving to other servers."""
 
     def target(self, root: Address, aliases: Sequence[str] = ()) -> Address | None:
         """Return where a root was moved to, or `None` if it was not. `aliases`: former type ids of its class.

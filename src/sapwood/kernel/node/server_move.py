@@ -81,7 +81,17 @@ async def move_to_server(node: Node, root: Address, url: str, token: str | None)
 
 
 async def _depart(node: Node, request: DepartRequest) -> None:
-    root = Address.parse(request.root)
+    root, departing = Address.parse(request.root), node.forwards.departing
+    if root in departing:  # what one has decided, the other one would take for what an earlier move has left
+        raise Unavailable(f"{root} is already being moved to another server.")
+    departing.add(root)
+    try:
+        await _move(node, root, request)
+    finally:
+        departing.discard(root)
+
+
+async def _move(node: Node, root: Address, request: DepartRequest) -> None:
     if not await node.loader.exists(root):
         raise NotFound(f"{root} has no data.", path=root.segments)
     await settle_earlier(node, root)
@@ -229,8 +239,9 @@ async def deliver(node: Node, root: Address, ticket: Ticket) -> None:
             with refusals():
                 node.forwards.put(msgspec.structs.replace(forward, ticket=None))
                 await to_the_end(node.files.sync_folder, node.forwards.folder)
-            await to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True)
             node.history.forget(root, is_destroyed=True)
+        if forward is None or forward.ticket == ticket:  # otherwise it has come back, and left again
+            await to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True)
         with suppress(SapwoodError):  # it forgets the move after a month
             await destination.discard()
 
