@@ -219,7 +219,6 @@ async def test_a_question_of_code_is_answered_in_the_fork_and_the_fiber_continue
         assert Asker.asked == ["before a", "b b", "a a"]
 
 
-@pytest.mark.core("workers", "cluster")
 @pytest.mark.parametrize("kind", [Payer, Clerk], ids=["root", "below"])
 async def test_an_approval_that_waits_for_another_one_is_asked_again_in_the_fork(
     kind: type[Payer], run: Run, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage
@@ -111,8 +112,10 @@ def counted_apart() -> None:
         make(self, actor)
         commits[self.transcript] = actor.home.slices.commit
 
-    def add_alone(self: Transcript, id: str, message: ModelMessage) -> None:
-        add(self, id, message)
+    def add_alone(
+        self: Transcript, id: str, message: ModelMessage, joined: Mapping[str, ModelMessage] = MappingProxyType({})
+    ) -> None:
+        add(self, id, message, joined)
         if message.kind == "response":
             self._db.keep()
             commits[self]()
