@@ -169,7 +169,7 @@ async def test_an_agent_knows_what_it_is_a_copy_of_and_the_hook_is_called_once(r
         assert ForkPlant.forks == ["ForkPlant:a to ForkPlant:b", "ForkPlant:b to ForkPlant:c"]
 
 
-@pytest.mark.core("workers", "cluster")
+@pytest.mark.core("cluster")
 async def test_a_descendant_becomes_a_root_with_all_below_it(run: Run) -> None:
     async with run(ForkPlant, ForkBough) as world:
         plant = await world.get_agent(ForkPlant, "a")

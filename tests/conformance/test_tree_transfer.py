@@ -152,7 +152,7 @@ async def test_what_is_exported_and_imported_and_exported_again_has_the_same_row
         assert two == again
 
 
-@pytest.mark.core("workers", "cluster")
+@pytest.mark.core("cluster")
 async def test_larger_files_are_in_it(run: Run, tmp_path: Path) -> None:
     content = bytes(range(256)) * 2000
     async with run(Albumist) as world:
