@@ -16,6 +16,7 @@ import pytest
 from sapwood import After, Agent, App, expose
 from sapwood.admin import destination
 from sapwood.admin.door import AdminDoor
+from sapwood.cli.commands import cli
 from sapwood.errors import MovedAway, NotFound, Refused, SapwoodError, Unavailable, UsageError
 from sapwood.kernel.node.data_folder import roots_in
 from sapwood.storage.files import Files
@@ -83,6 +84,11 @@ class Shop(Agent):
 
     async def end(self) -> None:
         await self.destroy()
+
+    mover: ClassVar[list[Callable[[], Any]]] = []
+
+    async def leave(self) -> None:
+        await self.mover[0]()
 
 
 class Other(Agent):
@@ -224,6 +230,103 @@ async def test_calls_during_a_move_are_done_once_or_are_told(monkeypatch: pytest
         assert len(away) == 10
         assert len(lost) <= 10
         assert done
+
+
+@pytest.mark.parametrize("what", ["receive", "arrival-parts", "check", "seal", "commit", "discard"])
+async def test_a_move_continues_whatever_becomes_of_its_caller(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(monkeypatch) as two:
+        await (await shop(two.here)).note(1)
+        moving = asyncio.create_task(two.move())
+
+        async def cancel_twice() -> None:
+            moving.cancel()
+            await asyncio.sleep(0)
+            moving.cancel()
+
+        two.before = lambda asked, _: asyncio.create_task(cancel_twice()) if asked == what else None
+        with suppress(asyncio.CancelledError):
+            await moving
+        await two.there.until(lambda: two.roots() == ([], ["main"]) and two.asked[-1] == "discard")
+        assert await (await shop(two.there)).notes() == {1: 1}
+        with pytest.raises(MovedAway):
+            await shop(two.here)
+
+
+async def test_an_agent_moves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(monkeypatch) as two:
+        here = await shop(two.here)
+        await here.note(1)
+        monkeypatch.setattr(Shop, "mover", [two.move])
+        with pytest.raises(Unavailable):
+            await here.leave()
+        await two.there.until(lambda: two.roots() == ([], ["main"]) and two.asked[-1] == "discard")
+        assert await (await shop(two.there)).notes() == {1: 1}
+
+
+async def test_a_server_stops_while_the_other_one_is_silent_and_its_next_start_continues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with pair(monkeypatch) as two:
+        await (await shop(two.here)).note(1)
+
+        def silent(asked: str, _: object) -> None:
+            if asked == "commit":
+                raise httpx2.ConnectError("cut off")
+
+        two.before = silent
+        with pytest.raises(Unavailable, match="has not confirmed it yet"):
+            await two.move()
+        for world, told in (
+            (two.here, f"is being moved to {THERE}"),
+            (two.there, "waits for the server that sends it"),
+        ):
+            cli(["doctor", "--data", str(world.data)])
+            assert told in " ".join(capsys.readouterr().out.split())
+        await two.here.restart()
+        with pytest.raises(MovedAway):
+            await shop(two.here)
+        two.before = lambda _, __: None
+        await two.there.until(lambda: two.asked[-1] == "discard")
+        assert await (await shop(two.there)).notes() == {1: 1}
+
+
+async def test_a_root_gets_no_other_name_while_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(monkeypatch) as two:
+        await (await shop(two.here)).note(1)
+        renames = list[Any]()
+
+        def rename(asked: str, _: object) -> None:
+            if asked == "check":
+                renames.append(asyncio.create_task(two.here.app.move(Shop, "main", to="other")))
+
+        two.before = rename
+        await two.move()
+        with pytest.raises(Unavailable, match="is being moved to another server"):
+            await renames[0]
+        assert two.roots() == ([], ["main"])
+
+
+async def test_a_folder_whose_loss_is_not_durable_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(monkeypatch) as two:
+        here = await shop(two.here)
+        await here.note(1)
+        files = type(two.here.node.files)
+        sync, failed = files.sync_folder, list[Path]()
+
+        def refuse(self: Any, path: Path) -> None:
+            if path.name == "trees" and not failed:
+                failed.append(path)
+                raise OSError(5, "Input/output error")
+            sync(self, path)
+
+        monkeypatch.setattr(files, "sync_folder", refuse)
+        with pytest.raises(Unavailable, match="disk reports an error"):
+            await two.move()
+        assert failed
+        assert await here.notes() == {1: 1}
+        await two.here.until(lambda: two.asked[-1] == "discard")
+        await two.move()
+        assert await (await shop(two.there)).notes() == {1: 1}
 
 
 async def test_a_second_move_of_a_root_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:

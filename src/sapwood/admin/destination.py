@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ADMIN = "/_sapwood/"
 CONNECT = 10.0
-CHECK, SEAL, OTHER = 600.0, 30.0, 60.0
+CHECK, SEAL, OTHER = 600.0, 120.0, 60.0
 """Seconds that requests may take: to check all databases, to make them durable while the agents stand still, others."""
 KINDS: dict[str, type[SapwoodError]] = {
     kind.code: kind for kind in (NotFound, Refused, StoredDataError, Unavailable, UsageError)
@@ -72,7 +72,7 @@ class HttpDestination:
         await self._ask("arrival", OTHER, do="commit")
 
     async def discard(self) -> None:
-        with suppress(Unauthorized):  # the key ends with the move
+        with suppress(Unauthorized, NotFound):  # the key ends with the move
             await self._ask("arrival", OTHER, do="discard")
 
     async def close(self) -> None:

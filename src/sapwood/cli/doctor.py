@@ -18,7 +18,8 @@ import apsw
 
 from sapwood.cli.operator_file import FILE
 from sapwood.cli.quantities import size
-from sapwood.errors import FolderInUse
+from sapwood.errors import FolderInUse, StoredDataError
+from sapwood.kernel.node.arrivals import Arrivals
 from sapwood.kernel.node.data_folder import TREES, odd_in
 from sapwood.kernel.node.forwards import Forwards
 from sapwood.kernel.node.release_record import REMEDY, newer_release
@@ -124,6 +125,7 @@ def _folder(data: Path) -> Iterator[Finding]:
         yield _access(data)
         yield _release(data)
         yield from _odd_entries(data)
+        yield from _moves(data)
     else:
         yield Finding(what, "is created at the first start")
     free = shutil.disk_usage(where).free
@@ -180,8 +182,27 @@ def _odd_entries(data: Path) -> Iterator[Finding]:
     except OSError as error:
         yield Finding(f"folder {TREES} in it", f"cannot be read: {error.strerror}", "Move it elsewhere.", fatal=True)
     for problem in Forwards(data, Files()).damaged():
-        remedy = "Remove the file: the former address is free then. Or restore the file from a copy."
+        remedy = (
+            "Restore the file from a copy. Or remove it, unless a folder of that name is beside it: the former address "
+            "is free then."
+        )
         yield Finding("entry of it", str(problem), remedy)
+
+
+def _moves(data: Path) -> Iterator[Finding]:
+    """Yield the moves between servers that are not complete."""
+    for arrival in Arrivals(data, Files()).all():
+        if isinstance(arrival, StoredDataError):
+            remedy = "Restore the file from a copy. The other server repeats its request."
+            yield Finding("entry of it", str(arrival), remedy)
+        elif arrival.state == "sealed":
+            yield Finding(
+                "tree that arrives", f"{arrival.root} waits for the server that sends it", "Start that server."
+            )
+    for forward in Forwards(data, Files()).every():
+        if forward.ticket is not None:
+            told = f"{forward.former} is being moved to {forward.ticket.url}, which has not answered yet"
+            yield Finding("tree that leaves", told, "Start that server.")
 
 
 def _sync_time(folder: Path) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from sapwood.storage.files import Files, make_private_folder
 FOLDER = "arriving"
 """The folder, below the data folder, that has a folder for each of them."""
 RECORD = "arrival.json"
+ID = re.compile("[0-9a-f]{64}")
 DONE_FOR = 30 * 86400.0
 """Seconds for which it is known that a tree has arrived, if the other server does not ask for it to be forgotten."""
 
@@ -83,7 +85,7 @@ class Arrivals:
 
     def allowed(self, id: str, key: str) -> Arrival | None:
         """Return an arrival, if this is its key."""
-        if not id.isalnum():
+        if not ID.fullmatch(id):
             return None
         arrival = self.get(id)
         return arrival if arrival is not None and hmac.compare_digest(arrival.key, digest_of(key)) else None
@@ -123,7 +125,8 @@ class Arrivals:
 
     def resume(self, owns: Callable[[Address], bool], now: float) -> list[str]:
         """Hold the addresses of sealed trees again; return the ids of what a crash or the time has ended."""
-        ended: list[str] = []
+        # Without a record, a crash came before it was stored, or while it was removed.
+        ended = [path.name for path in self._folder.glob("*") if not (path / RECORD).exists()]
         for arrival in self.all():
             if isinstance(arrival, StoredDataError) or not owns(arrival.address):
                 continue

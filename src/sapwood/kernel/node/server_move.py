@@ -50,6 +50,8 @@ BLOCK = 64 * 1024
 """Bytes that are compared, and sent if they differ."""
 BATCH = 4 * 1024 * 1024
 """Bytes of one request."""
+MOST_FILES = 50_000
+"""Files of a tree: all are named in one request."""
 ANSWER_WITHIN = 60.0
 """Seconds that the caller of a move waits for the last answer of the other server."""
 
@@ -68,7 +70,8 @@ _read_request = msgspec.msgpack.Decoder(DepartRequest).decode
 async def move_to_server(node: Node, root: Address, url: str, token: str | None) -> Address:
     """Move a tree to another server, and return its address, which stays the same."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+    is_plain = url.isascii() and not parts.query and not parts.fragment and "@" not in parts.netloc
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
         raise UsageError(f"Expected the URL of a server such as https://other.example, got {url!r}.")
     if not token:
         raise UsageError("A move to another server needs `token`: one of that server with the scope 'admin'.")
@@ -81,70 +84,80 @@ async def move_to_server(node: Node, root: Address, url: str, token: str | None)
 
 
 async def _depart(node: Node, request: DepartRequest) -> None:
-    root, departing = Address.parse(request.root), node.forwards.departing
-    if root in departing:  # what one has decided, the other one would take for what an earlier move has left
+    root = Address.parse(request.root)
+    if root in node.forwards.departing:  # what one has decided, the other one would take for what is left of it
         raise Unavailable(f"{root} is already being moved to another server.")
-    departing.add(root)
-    try:
-        await _move(node, root, request)
-    finally:
-        departing.discard(root)
-
-
-async def _move(node: Node, root: Address, request: DepartRequest) -> None:
-    if not await node.loader.exists(root):
-        raise NotFound(f"{root} has no data.", path=root.segments)
-    await settle_earlier(node, root)
-    assert node.destinations is not None
-    destination = await node.destinations.offer(request.url, request.token, root)
-    move = ServerMove(node, root, destination)
-    try:
-        await move.note()
-        await move.copy()
-        await move.hand_over()
-    except BaseException:
-        if not move.is_decided:
-            node.background.start(discard_copy(node, root, destination.ticket))
-        raise
-    finally:
-        await to_the_end(shutil.rmtree, move.half, ignore_errors=True)
-        await destination.close()
-    task = node.background.start(deliver(node, root, destination.ticket))
-    await asyncio.wait({task}, timeout=ANSWER_WITHIN)
-    if not task.done() or task.cancelled():
-        raise Unavailable(
-            f"{root} was moved to {request.url}, which has not confirmed it yet. This server repeats its request until "
-            "it does, also after a restart."
-        )
+    move = ServerMove(node, root, request)
+    # Not in the task of the caller, which may be cancelled at any step, or be an agent of the tree.
+    task = node.background.start(move.run(), is_resumable=True)
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise Unavailable("The app is not running.")
     task.result()
-
-
-async def settle_earlier(node: Node, root: Address) -> None:
-    """Give back what an earlier move of a tree, which did not happen, has left at another server."""
-    forward = node.forwards.stored(root)
-    await to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True)  # the tree has come back since
-    if forward is not None and forward.ticket is not None:
-        with suppress(SapwoodError, TimeoutError):
-            async with asyncio.timeout(ANSWER_WITHIN), _known(node, root, forward.ticket) as destination:
-                await destination.discard()
-        node.forwards.remove(root)
+    if move.failed is not None:
+        raise move.failed
+    if move.delivery is not None:
+        await asyncio.wait({move.delivery}, timeout=ANSWER_WITHIN)
+        if move.delivery.done() and not move.delivery.cancelled():
+            move.delivery.result()
+            return
+    raise Unavailable(
+        f"{root} was moved to {request.url}, which has not confirmed it yet. This server repeats its request until it "
+        "does, also after a restart."
+    )
 
 
 class ServerMove:
     """One move, at the process that runs the tree."""
 
-    def __init__(self, node: Node, root: Address, destination: Destination) -> None:
+    def __init__(self, node: Node, root: Address, request: DepartRequest) -> None:
         self._node = node
         self._root = root
-        self._destination = destination
+        self._request = request
         self._error = Unavailable(f"{root} is being moved to another server.")
-        self.half = half_of(tree_folder(node.folder, root), node.files)
+        self._half = half_of(tree_folder(node.folder, root), node.files)
         """A copy of what the other server has."""
+        self.failed: SapwoodError | OSError | None = None
+        """Why the tree is still here."""
+        self.delivery: asyncio.Task[None] | None = None
+        """What tells the other server that the tree is its own."""
+        node.forwards.departing.add(root)
 
     @property
-    def is_decided(self) -> bool:
-        """Whether the tree is the other server's."""
+    def _is_decided(self) -> bool:
         return self._node.forwards.sent(self._root).exists()
+
+    async def run(self) -> None:
+        """Move the tree, or leave all as it was."""
+        node, root = self._node, self._root
+        try:
+            if not await node.loader.exists(root):
+                raise NotFound(f"{root} has no data.", path=root.segments)
+            await _settle_earlier(node, root)
+            assert node.destinations is not None
+            self._destination = await node.destinations.offer(self._request.url, self._request.token, root)
+            await self._end_with(self._destination.ticket)
+        except (SapwoodError, OSError) as error:
+            self.failed = error
+        finally:
+            node.forwards.departing.discard(root)
+
+    async def _end_with(self, ticket: Ticket) -> None:
+        """Do what the ticket allows. If the node stops, the next start discards the copy, or delivers the tree."""
+        node, root = self._node, self._root
+        try:
+            await self.note()
+            await self.copy()
+            await self._hand_over()
+        except (SapwoodError, OSError) as error:
+            if not self._is_decided:
+                node.background.start(discard_copy(node, root, ticket), is_resumable=True)
+                raise
+            log.warning("move continues after an error root=%s error=%s", root, error)
+        finally:
+            await to_the_end(shutil.rmtree, self._half, ignore_errors=True)
+            await self._destination.close()
+        self.delivery = node.background.start(deliver(node, root, ticket), is_resumable=True)
 
     async def note(self) -> None:
         """Store the ticket: whatever happens from now on, the other server learns of it."""
@@ -159,36 +172,17 @@ class ServerMove:
         if (why := self._node.loader.held_back(root)) is not None:
             raise why
         async with Copier() as copier:
-            problems = await copy_tree(self._node, root, self.half, copier, is_durable=False)
+            problems = await copy_tree(self._node, root, self._half, copier, is_durable=False)
         if problems:
             raise StoredDataError(f"{root} is damaged, so it was not moved. {' '.join(problems)}")
-        await self._send(_changes(self.half, None))
-        await self._destination.check(await to_the_end(_states, self.half, with_digests=False))
-
-    async def hand_over(self) -> None:
-        """End the tree, send what has changed, and let go of it: all, or nothing of it."""
-        failed: list[SapwoodError] = []
-
-        async def caught() -> None:
-            try:
-                await self._hand_over()
-            except SapwoodError as error:
-                failed.append(error)
-
-        # Not in the task of the caller, which may be cancelled at any step.
-        task = self._node.background.start(caught())
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            await asyncio.wait({task})  # whether it is decided must be known
-            raise
-        if task.cancelled():
-            raise Unavailable("The app is not running.")
-        task.result()
-        if failed:
-            raise failed[0]
+        files = await to_the_end(_states, self._half, with_digests=False)
+        if len(files) > MOST_FILES:
+            raise UsageError(f"{root} has {len(files)} files, and at most {MOST_FILES} can be moved. Use an export.")
+        await self._send(_changes(self._half, None))
+        await self._destination.check(files)
 
     async def _hand_over(self) -> None:
+        """End the tree, send what has changed, and let go of it: all, or nothing of it."""
         node, root = self._node, self._root
         while (tree := await node.loader.load(root)).destroyed is not None:
             await asyncio.shield(tree.destroyed)
@@ -201,8 +195,9 @@ class ServerMove:
             node.sockets.close_within(root, RESTARTING, MOVES)
             node.alarms.earlier(root, node.clock.now(), 0)  # if it stays, it continues what is interrupted now
             await node.removal.end(tree, self._error)
-            await self._send(_changes(tree.folder, self.half))
+            await self._send(_changes(tree.folder, self._half))
             await self._destination.seal(await to_the_end(_states, tree.folder, with_digests=True))
+            self._check_ticket()
             with refusals():
                 await to_the_end(self._let_go, tree.folder)
             node.gate.moved(tree.folder)
@@ -211,14 +206,24 @@ class ServerMove:
         finally:
             node.loader.put_away(tree)
             done.set_result(None)
-            if not self.is_decided:
+            if not self._is_decided:
                 node.alarms.look_by(root, node.clock.now())
+
+    def _check_ticket(self) -> None:
+        """Raise `Unavailable` if the ticket is not stored any more: without it, nothing would end the move."""
+        stored = self._node.forwards.stored(self._root)
+        if stored is None or stored.ticket != self._destination.ticket:
+            raise Unavailable(f"The move of {self._root} ended: another one has begun.")
 
     def _let_go(self, folder: Path) -> None:
         files, sent = self._node.files, self._node.forwards.sent(self._root)
         files.rename(folder, sent)
-        for path in (folder.parent, sent.parent):
-            files.sync_folder(path)
+        try:
+            for path in (folder.parent, sent.parent):
+                files.sync_folder(path)
+        except OSError:
+            files.rename(sent, folder)  # after a loss of power, it might be here again
+            raise
 
     async def _send(self, parts: Iterator[Part]) -> None:
         batch: list[Part] = []
@@ -229,6 +234,20 @@ class ServerMove:
                 batch = []
         if batch:
             await self._destination.write(batch)
+
+
+async def _settle_earlier(node: Node, root: Address) -> None:
+    """Give back what an earlier move of a tree, which did not happen, has left at another server."""
+    forward = node.forwards.stored(root)
+    if not node.forwards.has_tree(root):
+        return
+    await to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True)  # the tree has come back since
+    if forward is not None and forward.ticket is not None:
+        with suppress(SapwoodError, TimeoutError):
+            async with asyncio.timeout(ANSWER_WITHIN), _known(node, root, forward.ticket) as destination:
+                await destination.discard()
+        if node.forwards.stored(root) == forward:
+            node.forwards.remove(root)
 
 
 async def deliver(node: Node, root: Address, ticket: Ticket) -> None:
@@ -261,8 +280,6 @@ async def _repeated(node: Node, root: Address, request: Callable[[], Awaitable[N
     while True:
         try:
             await request()
-        except NotFound:  # it was discarded by hand, or is forgotten
-            return
         except SapwoodError as error:
             if not told:
                 log.warning("move waits for the other server root=%s error=%s", root, error)
@@ -292,7 +309,7 @@ def resume_server_moves(node: Node) -> None:
         if forward.ticket is None or not node.owns(root):
             continue
         work = deliver if node.forwards.sent(root).exists() else discard_copy
-        node.background.start(work(node, root, forward.ticket))
+        node.background.start(work(node, root, forward.ticket), is_resumable=True)
 
 
 def _states(folder: Path, *, with_digests: bool) -> Mapping[str, FileState]:

@@ -124,6 +124,8 @@ class TreeMove:
         while (tree := await self._loader.load(root, self._kind())).destroyed is not None:
             await asyncio.shield(tree.destroyed)
         self._node.erasing.check_tree(root)
+        if root in self._node.forwards.departing:
+            raise Unavailable(f"{root} is being moved to another server.")
         if (why := self._loader.held_back(root)) is not None:
             raise why
         if not tree.root.exists:

@@ -61,8 +61,10 @@ async def take_offer(node: Node, root: Address) -> tuple[str, str]:
                 f"An earlier move of {root} to this server waits for the word of the other server. If that server is "
                 f"lost for good, stop this one and remove the folder {arrivals.folder(id).name!r} in 'arriving'."
             )
-        await discard(node, root, id)
+        await _discard_open(node, root, id)
     node.erasing.check_tree(root)
+    if (forward := node.forwards.stored(root)) is not None and forward.ticket is not None:
+        raise Unavailable(f"An earlier move of {root} from the other server is not complete. Try again later.")
     with suppress(MovedAway):  # it comes back
         if (forward := node.loader.moved_to(root)) is not None:
             raise UsageError(f"{root} is a former address of {forward} at the other server.")
@@ -97,11 +99,16 @@ async def _free(node: Node, root: Address) -> None:
 
 def _expire(node: Node, root: Address, id: str) -> None:
     """Free an address whose tree was never sent as a whole."""
-    with suppress(StoredDataError):
+    if node.stopped is None:
+        node.background.start(_discard_open(node, root, id), is_resumable=True)
+
+
+async def _discard_open(node: Node, root: Address, id: str) -> None:
+    async with node.arrivals.lock:
         arrival = node.arrivals.get(id)
-        if arrival is not None and arrival.state == "open" and node.stopped is None:
+        if arrival is not None and arrival.state == "open":
             log.warning("move ended without its files root=%s move=%s", root, id)
-            node.background.start(discard(node, root, id))
+            await _discard(node, root, id)
 
 
 async def write_parts(arrivals: Arrivals, root: Address, id: str, parts: Sequence[Part]) -> None:
@@ -114,6 +121,8 @@ async def write_parts(arrivals: Arrivals, root: Address, id: str, parts: Sequenc
 
 
 def _write(folder: Path, parts: Sequence[Part]) -> None:
+    if not folder.parent.parent.exists():
+        raise Unavailable("The move was discarded.")
     make_private_folder(folder)
     for name, start, content in parts:
         if not MEMBER.fullmatch(name) or not 0 <= start <= LARGEST_FILE:
@@ -134,6 +143,13 @@ async def check(node: Node, root: Address, id: str, files: FileStates) -> None:
     with refusals():
         await to_the_end(_fit, tree_folder(data, root), root, files)
         await to_the_end(_check, node, data, root)
+        await to_the_end(_sync, tree_folder(data, root))  # so that only what changes is left for the seal
+
+
+def _sync(folder: Path) -> None:
+    files = Files()
+    for path in _files_below(folder):
+        files.sync_file(path)
 
 
 def _check(node: Node, data: Path, root: Address) -> None:
@@ -147,9 +163,16 @@ def _check(node: Node, data: Path, root: Address) -> None:
 
 async def seal(node: Node, root: Address, id: str, files: FileStates) -> None:
     """Compare the files with their digests, and make them durable. From now on, the other server decides."""
+    async with node.arrivals.lock:
+        await _seal(node, root, id, files)
+
+
+async def _seal(node: Node, root: Address, id: str, files: FileStates) -> None:
     arrival = node.arrivals.existing(id, root)
     if arrival.state != "open":
         return
+    if node.arrivals.held.get(root) != id:
+        raise Unavailable(f"The move of {root} has ended.")
     folder = tree_folder(node.arrivals.folder(id), root)
     with refusals():
         await to_the_end(_fit, folder, root, files)
@@ -215,6 +238,11 @@ async def _commit(node: Node, root: Address, id: str) -> None:
 
 async def discard(node: Node, root: Address, id: str) -> None:
     """Remove the files of a tree that does not come, or what is known of one that has come. Again is safe."""
+    async with node.arrivals.lock:
+        await _discard(node, root, id)
+
+
+async def _discard(node: Node, root: Address, id: str) -> None:
     if (arrival := node.arrivals.get(id)) is not None and arrival.address == root:
         await to_the_end(node.arrivals.remove, [id])
     if node.arrivals.held.get(root) == id:
