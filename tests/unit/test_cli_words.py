@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sapwood.cli.agent_commands import acted
 from sapwood.cli.quantities import counted
 
 
@@ -21,3 +22,16 @@ from sapwood.cli.quantities import counted
 )
 def test_a_count_has_the_noun_of_its_number(count: int, what: str, said: str) -> None:
     assert counted(count, what) == said
+
+
+@pytest.mark.parametrize(
+    ("done", "later", "said"),
+    [
+        (1, [], "Replayed 1 dead letter: it is called now."),
+        (1, ["T1"], "Replayed 1 dead letter: it was held, and is called at T1."),
+        (2, ["T1"], "Replayed 2 dead letters: 1 call now, and 1 that was held at its time, T1."),
+        (2, ["T1", "T2"], "Replayed 2 dead letters: they were held, and are called at their times, the first at T1."),
+    ],
+)
+def test_a_replay_says_when_the_calls_are_made(done: int, later: list[str], said: str) -> None:
+    assert acted(done, later, replayed=True) == f"{said} A call that fails again becomes a dead letter again."

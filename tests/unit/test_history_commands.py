@@ -67,7 +67,13 @@ def test_a_folder_has_its_history_though_the_app_keeps_none_any_more(
     (first,) = listed(tmp_path, capsys)
     cli(["rewind", "Node:a", "--at", "first", "--data", str(tmp_path)])
 
-    assert f"Node:a is as it was at {first['at'].removesuffix('Z')}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"Node:a is as it was at {first['at'].removesuffix('Z')}" in printed
+    undo = printed.partition("To undo this: sapwood ")[2].split()
+    cli(undo)
+    capsys.readouterr()
+    cli(["sql", "Node:a", "SELECT count(*) AS n FROM item", "--json", "--data", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out) == [{"n": 2}]
     with pytest.raises(NotFound, match="does not have a moment 'second'"):
         cli(["fork", "Node:a", "copy", "--at", "second", "--data", str(tmp_path)])
     assert listed(tmp_path, capsys) == [first]  # nothing was removed

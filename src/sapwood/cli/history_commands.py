@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -21,6 +22,8 @@ from sapwood.errors import UsageError
 from sapwood.kernel.actors.fork_origin import WorkRule
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}T")
+HELD = {"calls": "stored calls", "fibers": "fibers", "turns": "turns", "runs": "runs", "questions": "open questions"}
+DATA = "sapwood-data"
 UNCUT = 10_000
 """Columns of a table whose cells are never cut or folded, because they are copied into commands."""
 
@@ -41,7 +44,7 @@ def moments(
     since: Annotated[str | None, Parameter(help="Only moments since this time, with a time zone.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of moments to show: the last ones.")] = 100,
     as_json: AsJson = False,
-    data: Data = "sapwood-data",
+    data: Data = DATA,
 ) -> None:
     """Show the moments in the history of a tree, or of one agent in it and those under it. Wakes no agent."""
     begins_at = None if since is None else time_of(since)
@@ -80,14 +83,25 @@ def rewind(
     work: Annotated[
         WorkRule, Parameter(help="What happens to work that was unfinished then: hold it, drop it, or run it.")
     ] = "hold",
-    data: Data = "sapwood-data",
+    data: Data = DATA,
 ) -> None:
     """Take a tree back to a moment of its history. Calls wait, running calls are cancelled, clients connect again."""
     asked = {"address": address, "at": moment(at), "keep_as": keep_as, "work": work}
     found = remote.answer_of(data, "rewind", **asked)
     say(f"{found['address']} is as it was at {found['at']}, with {counted(found['agents'], 'agents')}.")
+    tell_held(found["held"], work)
     if keep_as is not None:
         say(f"As it was before the command, it is kept under the name {keep_as}.")
+    folder = "" if data == DATA else f" --data {shlex.quote(data)}"
+    undo_at = found["undo_at"].replace("+00:00", "Z")
+    say(f"To undo this: sapwood rewind {shlex.quote(found['address'])} --at {undo_at}{folder}")
+
+
+def tell_held(held: dict[str, int], work: WorkRule) -> None:
+    """Print how much unfinished work does not continue in a copy, or in a tree that was rewound."""
+    counts = [counted(count, HELD[what]) for what, count in held.items() if count]
+    if counts:
+        say(f"{'Dropped' if work == 'drop' else 'Held'}: {', '.join(counts)}.")
 
 
 def moment(text: str | None) -> float | str | dict[str, str] | None:

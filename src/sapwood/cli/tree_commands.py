@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from sapwood.address import Address
 from sapwood.admin.admin import Admin
 from sapwood.cli import remote
-from sapwood.cli.history_commands import AtOption, moment
+from sapwood.cli.history_commands import AtOption, moment, tell_held
 from sapwood.cli.parameters import Agent, Data, Yes
 from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import confirm, say
@@ -22,7 +22,6 @@ from sapwood.kernel.actors.fork_origin import WorkRule
 Work = Annotated[
     WorkRule, Parameter(help="What happens to unfinished work in the copy: hold it, drop it, or run it there too.")
 ]
-HELD = {"calls": "stored calls", "fibers": "fibers", "turns": "turns", "runs": "runs", "questions": "open questions"}
 
 
 def fork(
@@ -137,6 +136,4 @@ def _destroyed(data: str, subject: Address, **more: Any) -> dict[str, Any]:
 
 def _tell(found: dict[str, Any], work: WorkRule, then: str = "") -> None:
     say(f"Made {found['address']}, a copy of {found['source']}{then} with {counted(found['agents'], 'agents')}.")
-    held = [counted(count, HELD[what]) for what, count in found["held"].items() if count]
-    if held:
-        say(f"{'Dropped' if work == 'drop' else 'Held'}: {', '.join(held)}.")
+    tell_held(found["held"], work)
