@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -27,6 +28,8 @@ from sapwood.runs.tables.decisions import Decision, broken_at
 from sapwood.runs.tables.question import Question
 from sapwood.wire import runs as wire
 
+HINT_AFTER = 10.0
+"""Seconds after which a call that has no result yet prints what it may wait for."""
 BETWEEN_LOOKS = 0.5
 
 
@@ -157,10 +160,18 @@ def call(
     data: Data = "sapwood-data",
 ) -> None:
     """Call a method of an agent and print the result as JSON. A stream prints one item per line."""
-    for result in remote.ask_lines(
-        data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
-    ):
-        say(json.dumps(result, ensure_ascii=False), flush=True)
+    hint = f"Still waiting. If the agent waits for a person, this shows the question: sapwood questions {address}"
+    timer = threading.Timer(HINT_AFTER, say, (hint,), {"file": sys.stderr})
+    timer.daemon = True
+    timer.start()
+    try:
+        for result in remote.ask_lines(
+            data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
+        ):
+            timer.cancel()
+            say(json.dumps(result, ensure_ascii=False), flush=True)
+    finally:
+        timer.cancel()
 
 
 def dead_letters(

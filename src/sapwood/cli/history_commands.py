@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -55,11 +56,17 @@ def moments(
     if not answer["moments"]:
         say(f"The history of {address} has no named moments.")
         return
+    rows = [(_iso(one["at"]), one["kind"], one["label"], one["address"], one["place"]) for one in answer["moments"]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_wide = sys.stdout.isatty() and sum(widths) + 2 * len(widths) > Console().width
     table = Table(box=None, pad_edge=False)
-    for title in ("at", "kind", "name", "agent", "place"):
+    for title in ("at", "kind", "name") if is_wide else ("at", "kind", "name", "agent", "place"):
         table.add_column(title, no_wrap=True)
-    for one in answer["moments"]:
-        table.add_row(*map(Text, (_iso(one["at"]), one["kind"], one["label"], one["address"], one["place"])))
+    for at, kind, label, agent, place in rows:
+        if is_wide:  # what does not fit has a line of its own, whole, so that it can be copied
+            table.add_row(Text(at), Text(kind), Text(f"{label}\n{agent}\n{place}"))
+        else:
+            table.add_row(*map(Text, (at, kind, label, agent, place)))
     Console(width=UNCUT).print(table)
 
 

@@ -59,6 +59,11 @@ def move(
     The old name leads to the new one, and the old server to the new one. Calls wait until it is done, and running
     calls are cancelled.
     """
+    if "://" in to and token_file is None:
+        raise UsageError(
+            "A move to another server needs --token-file FILE: a token of that server with the scope `admin`. Make one "
+            "there with `sapwood token`."
+        )
     token = None if token_file is None else _token(token_file)
     asked = {"address": address, "to": to, "token": token}
     if "://" in to:
