@@ -77,3 +77,16 @@ def test_a_folder_has_its_history_though_the_app_keeps_none_any_more(
     with pytest.raises(NotFound, match="does not have a moment 'second'"):
         cli(["fork", "Node:a", "copy", "--at", "second", "--data", str(tmp_path)])
     assert listed(tmp_path, capsys) == [first]  # nothing was removed
+
+
+def test_moments_fit_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "first", history=86400)
+    (first,) = listed(tmp_path, capsys)
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    cli(["moments", "Node:a", "--data", str(tmp_path)])
+
+    assert capsys.readouterr().out == f"{first['at']}  mark  first\n    Node:a\n    {first['place']}\n"

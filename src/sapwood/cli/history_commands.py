@@ -20,6 +20,7 @@ from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import Text, say
 from sapwood.cli.zoned_time import with_zone
 from sapwood.errors import UsageError
+from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.fork_origin import WorkRule
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}T")
@@ -59,14 +60,15 @@ def moments(
     rows = [(_iso(one["at"]), one["kind"], one["label"], one["address"], one["place"]) for one in answer["moments"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     is_wide = sys.stdout.isatty() and sum(widths) + 2 * len(widths) > Console().width
+    if is_wide:  # the agent and the place have lines of their own, whole, so that they can be copied
+        for at, kind, label, agent, place in rows:
+            say(f"{at}  {kind}  {escape_controls(label)}\n    {agent}\n    {place}")
+        return
     table = Table(box=None, pad_edge=False)
-    for title in ("at", "kind", "name") if is_wide else ("at", "kind", "name", "agent", "place"):
+    for title in ("at", "kind", "name", "agent", "place"):
         table.add_column(title, no_wrap=True)
-    for at, kind, label, agent, place in rows:
-        if is_wide:  # what does not fit has a line of its own, whole, so that it can be copied
-            table.add_row(Text(at), Text(kind), Text(f"{label}\n{agent}\n{place}"))
-        else:
-            table.add_row(*map(Text, (at, kind, label, agent, place)))
+    for row in rows:
+        table.add_row(*map(Text, row))
     Console(width=UNCUT).print(table)
 
 
