@@ -106,7 +106,8 @@ class AppTrees:
 
         With `keep_as`, a fork of that name shows it as it is now. Calls to the tree wait while it is replaced, running
         calls are cancelled, and sockets are closed with 1012. `work` says what happens to the work that was unfinished
-        at the moment, as for `fork`. The time before the rewind stays in the history.
+        at the moment, as for `fork`. The time before the rewind stays in the history: a rewind to `undo_at`
+        of the result undoes this one.
         """
         return await rewind(self.node, Address.root_of(known(cls).type, name), at, keep_as, work)
 

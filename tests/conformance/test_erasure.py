@@ -264,10 +264,14 @@ async def test_a_backup_that_holds_the_tree_is_named(run: Run, tmp_path: Path) -
         await (await world.get_agent(Firm, "elm")).grow("north", "one", "harmless", b"harmless")
         await world.app.backup(tmp_path / "elm", Firm, "elm")
 
+        part = await world.app.erase(Firm, "oak", sub=[(Squad, "north")])
         receipt = await world.app.erase(Firm, "oak")
 
         if runtimes.chosen in ("workers", "movable"):
             return  # the nodes of these tests have a data folder each, and each folder has notes of its own
+        (note,) = [one.note for one in part.places if one.place == "backup" and one.state == "still there"]
+        assert note is not None
+        assert "`sapwood erase --backup FOLDER ROOT`" in note
         found = {one.where: one.state for one in receipt.places if one.place == "backup"}
         assert found == {str(tmp_path / "all"): "still there", str(tmp_path / "gone"): "unknown"}
         assert remains(receipt) == [f"backup {where}" for where in found]

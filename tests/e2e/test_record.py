@@ -67,7 +67,7 @@ def test_a_turn_of_a_server_becomes_a_test_that_passes(tmp_path: Path) -> None:
         server.process.wait(PATIENCE)
 
     (file,) = (tmp_path / "tests").glob("test_*.py")
-    assert written.stderr == f"Wrote tests/{file.name}.\n"
+    assert written.stderr.startswith(f"Wrote tests/{file.name}. Run pytest in the folder of the app.")
     assert (again.returncode, again.stderr) == (
         1,
         f"error: 'tests/{file.name}' exists already. Choose another name.\n",

@@ -78,7 +78,7 @@ def test_a_conversation_of_a_server_is_replayed_by_two_models(tmp_path: Path) ->
     assert [one["steps"][0]["same"] for one in told["replays"]] == [True]
     assert (unknown.returncode, unknown.stderr) == (
         1,
-        "error: The model 'nothing' cannot be used: Unknown model: nothing.\n",
+        "error: The model 'nothing' cannot be used: Unknown model: nothing. Names of App(models=…): careful, hasty.\n",
     )
     assert len(runs) == 1  # the scout was asked once: when it happened
     offline = sapwood(tmp_path, "replay", "Desk:main", turn, "--model", "test", "--step", "2")

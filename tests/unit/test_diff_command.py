@@ -44,6 +44,8 @@ def test_equal_trees_have_no_differences_and_a_damaged_one_is_named(
     fold(data)
     cli(["diff", "StoredBox:good", "StoredBox:other", "--data", str(data)])
     assert capsys.readouterr().out == "- StoredBox:good\n+ StoredBox:other\nNo differences in 4 agents.\n"
+    found = {"a": "A:a", "b": "A:a", "both": 1, "changed": 0, "only_a": 0, "only_b": 0}
+    assert [str(line) for line in lines(found, "first")][:2] == ["- A:a at first", "+ A:a now"]
 
     cli(["diff", "StoredBox:good/StoredBox:in", "StoredBox:good/StoredBox:in/StoredBox:in", "--data", str(data)])
     assert "1 only in -, 0 only in +.\n- StoredBox:in/StoredBox:in\n" in capsys.readouterr().out

@@ -67,7 +67,26 @@ def test_a_folder_has_its_history_though_the_app_keeps_none_any_more(
     (first,) = listed(tmp_path, capsys)
     cli(["rewind", "Node:a", "--at", "first", "--data", str(tmp_path)])
 
-    assert f"Node:a is as it was at {first['at'].removesuffix('Z')}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"Node:a is as it was at {first['at'].removesuffix('Z')}" in printed
+    undo = printed.partition("To undo this: sapwood ")[2].split()
+    cli(undo)
+    capsys.readouterr()
+    cli(["sql", "Node:a", "SELECT count(*) AS n FROM item", "--json", "--data", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out) == [{"n": 2}]
     with pytest.raises(NotFound, match="does not have a moment 'second'"):
         cli(["fork", "Node:a", "copy", "--at", "second", "--data", str(tmp_path)])
     assert listed(tmp_path, capsys) == [first]  # nothing was removed
+
+
+def test_moments_fit_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "first", history=86400)
+    (first,) = listed(tmp_path, capsys)
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    cli(["moments", "Node:a", "--data", str(tmp_path)])
+
+    assert capsys.readouterr().out == f"{first['at']}  mark  first\n    Node:a\n    {first['place']}\n"

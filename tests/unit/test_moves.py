@@ -378,6 +378,42 @@ async def test_operators_move_a_root() -> None:
         assert (status, refused["code"]) == (404, "not_found")
 
 
+async def test_each_request_says_where_a_root_was_moved() -> None:
+    async with running(app(), history=86400) as world:
+        await (await desk_named(world, "old")).note(1)
+        await world.app.move(Desk, "old", to="new")
+        for what, more in (
+            ("state", {}),
+            ("sql", {"sql": "SELECT 1"}),
+            ("tree", {}),
+            ("questions", {}),
+            ("runs", {}),
+            ("dead-letters", {}),
+            ("explain", {}),
+            ("destroy", {"preview": True}),
+            ("moments", {}),
+            ("rewind", {"at": "first"}),
+            ("fork", {"to": "copy"}),
+        ):
+            _, refused = await asked(world, what, address="Desk:old", **more)
+            assert refused["code"] == "not_found", what
+            assert "Desk:old was moved to Desk:new. Use that address." in refused["error"], (what, refused)
+
+
+async def test_a_request_for_an_unknown_root_leaves_none() -> None:
+    async with running(app()) as world:
+        await (await desk_named(world, "one")).note(1)
+        for what in ("fork", "move"):
+            _, refused = await asked(world, what, address="Desk:none", to="other")
+            assert refused["code"] == "not_found"
+        _, refused = await asked(world, "diff", address="Desk:one", other="Desk:none")
+        assert refused["code"] == "not_found"
+        _, tree = await asked(world, "tree")
+        assert ([one["address"] for one in tree["roots"]], tree["count"]) == (["Desk:one"], 1)
+        _, agents = await asked(world, "agents")
+        assert ([one["address"] for one in agents["rows"]], agents["total"]) == (["Desk:one"], 1)
+
+
 async def test_a_tree_moves_from_one_worker_to_another_and_its_stubs_follow() -> None:
     async with two_workers(Seen()) as apps:
         stubs = [await one.get_agent(Peer, ONE) for one in apps]

@@ -327,3 +327,23 @@ async def test_operators_list_moments_fork_and_rewind() -> None:
         assert (status, refused["code"]) == (400, "invalid_arguments")
         status, refused = await asked(world, "rewind", address="Node:a", at={"turn": "never"})
         assert (status, refused["code"]) == (404, "not_found")
+
+
+class PlannedNode(Node):
+    async def plan(self) -> None:
+        self.schedule(After(timedelta(hours=1), key="later"), self.add, "later")
+        self.history.mark("planned")
+
+
+async def test_a_call_that_a_rewind_holds_says_so_and_its_replay_says_when_it_is_due() -> None:
+    async with running(App(agents=[PlannedNode]), history=DAY) as world:
+        node = await world.get_agent(PlannedNode, "a")
+        await node.plan()
+        due = datetime.fromtimestamp(world.clock.now() + 3600, UTC).isoformat(timespec="seconds")
+        _, done = await asked(world, "rewind", address="PlannedNode:a", at="planned")
+        assert done["held"]["calls"] == 1
+        _, found = await asked(world, "dead-letters", address="PlannedNode:a")
+        (letter,) = found["letters"]
+        assert letter["error"].startswith("The agent was rewound, so the call is held.")
+        _, answer = await asked(world, "dead-letters", address="PlannedNode:a", replay=letter["id"])
+        assert answer == {"done": 1, "later": [due]}

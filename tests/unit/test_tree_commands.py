@@ -76,3 +76,23 @@ def test_an_address_is_refused_where_a_name_is_expected(data: Path, command: lis
 
     with pytest.raises(UsageError, match=r"A name was expected, got the address 'StoredBox:x'\. Pass the name 'x'\."):
         cli([*command, "StoredBox:x", "--data", str(data)])
+
+
+def test_a_move_to_another_server_without_a_token_names_the_option(data: Path) -> None:
+    with pytest.raises(UsageError, match="needs --token-file FILE"):
+        cli(["move", "StoredBox:good", "https://other.example", "--data", str(data)])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_confirmation_of_a_sub_agent_names_the_history_of_its_tree(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address, has_more in (("StoredBox:good/StoredBox:in", True), ("StoredBox:good", False)):
+        monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+        with pytest.raises(UsageError, match="Nothing was erased"):
+            cli(["erase", address, "--data", str(data)])
+        assert ("the history of the whole tree of StoredBox:good" in capsys.readouterr().err) is has_more

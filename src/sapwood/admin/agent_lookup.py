@@ -31,6 +31,7 @@ class AgentLookup:
     async def find(self, address: Address) -> tuple[Tree, Address, str]:
         """Return the tree of an agent and the name of its file. It stays asleep if it is."""
         if not await self._node.loader.exists(address.root):
+            self._node.loader.check_not_moved(address.root)
             raise NotFound(f"{address} does not exist: {self._no_root(address)}", path=address.segments)
         tree = await self._node.loader.load_files(address.root)
         stem, here = ROOT_STEM, address.root
@@ -80,10 +81,13 @@ class AgentLookup:
 
 
 def is_there(node: Node, root: Address) -> bool:
-    """Return whether a tree that has a folder was not destroyed."""
+    """Return whether a tree that has a folder, or is in memory, was not destroyed.
+
+    A tree in memory may have neither data nor agents: a request may have looked for an agent that does not exist.
+    """
     tree = node.trees.get(root)
     if tree is not None:
-        return tree.destroyed is None or tree.is_replaced
+        return (tree.destroyed is None or tree.is_replaced) and (bool(tree.actors) or tree.folder.exists())
     return not (tree_folder(node.folder, root) / DESTROYED).exists()
 
 

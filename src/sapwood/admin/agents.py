@@ -33,7 +33,8 @@ async def _agents(call: AdminCall, params: Agents) -> Answer:
 async def _roots(rows: AgentRows, params: Agents) -> Answer:
     names, at = await rows.node.shared(RootNames).sorted_after(rows.node, params.after)
     names = names.copy()
-    destroyed = sum(not is_there(rows.node, root) for root in rows.node.trees)  # their folders are not removed yet
+    # Of these, the folders are not removed yet.
+    destroyed = sum(tree.destroyed is not None and not tree.is_replaced for tree in rows.node.trees.values())
     found: list[dict[str, Any]] = []
     last: str | None = None
     async for root in owned(rows.node, names[at:]):

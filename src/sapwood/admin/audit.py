@@ -69,4 +69,6 @@ def kept_lines(folder: Path, subjects: Sequence[Address]) -> str:
         return ""
     names = [str(one) for one in subjects]
     count = sum(any(name in line for name in names) for line in text.splitlines())
+    if count == 1:
+        return f"1 line of the audit log {FILE} names the agent. It has no content."
     return f"{count} lines of the audit log {FILE} name the agent. They have no content." if count else ""

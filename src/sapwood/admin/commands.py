@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from sapwood.admin.admin import MOST_AGENTS
+from sapwood.admin.agent_lookup import iso_time
 from sapwood.admin.endpoint import LONG_PATIENCE, AdminCall, Answer, Endpoint, MaybeAgent, OneAgent, Params
 from sapwood.admin.merged import by_address, joined
 from sapwood.admin.spending import DEFAULT_LIMIT, most_expensive
@@ -117,7 +118,8 @@ async def _call(call: AdminCall, params: Called) -> Response:
 async def _letters(call: AdminCall, params: Letters) -> Answer:
     letters, address = call.admin.dead_letters, str(params.address)
     if params.replay is not None:
-        return {"done": await letters.replay(address, params.replay, below=params.below)}
+        done, later = await letters.replay_due(address, params.replay, below=params.below)
+        return {"done": done, "later": [iso_time(at) for at in later]}
     if params.delete is not None:
         return {"done": await letters.delete(address, params.delete, below=params.below)}
     return await letters.list(params.address, below=params.below)

@@ -20,6 +20,8 @@ from sapwood.kernel.node.data_folder import roots_in
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.trees.tree import Tree
 
+SOON = 1.0
+"""Seconds within which a call that is due is called now."""
 ALL = "all"
 """Said in place of the id of a dead letter."""
 
@@ -76,7 +78,19 @@ class AdminDeadLetters:
 
     async def replay(self, address: str, id: str, *, below: bool = False) -> int:
         """Call again what was given up: one dead letter by its id, or `all`. Wakes the agent. Return how many."""
-        return await self._with_letters(address, id, below, Agenda.replay)
+        return (await self.replay_due(address, id, below=below))[0]
+
+    async def replay_due(self, address: str, id: str, *, below: bool = False) -> tuple[int, Sequence[float]]:
+        """Like `replay`; return also when those calls are due that are stored for later, because a fork held them."""
+        now, later = self._node.clock.now(), list[float]()
+
+        def replay(agenda: Agenda, letter: str) -> bool:
+            is_done, due = agenda.replay_due(letter)
+            if due is not None and due > now + SOON:
+                later.append(due)
+            return is_done
+
+        return await self._with_letters(address, id, below, replay), sorted(later)
 
     async def replay_as(self, address: str, id: str, method: str) -> tuple[int, int]:
         """Call this method with the arguments of one dead letter, or of `all`. Wakes the agent.

@@ -58,7 +58,8 @@ async def _rewind(call: AdminCall, params: RewindParams) -> Answer:
         raise InvalidArguments("`at` is missing: the moment to go back to.")
     if params.keep_as is not None:
         _check_covers(call.access, Address.root_of(root.type, params.keep_as))
-    return _told(await rewind(call.node, root, at, params.keep_as, params.work))
+    made = await rewind(call.node, root, at, params.keep_as, params.work)
+    return _told(made) | {"undo_at": None if made.undo_at is None else made.undo_at.isoformat(timespec="microseconds")}
 
 
 def _check_covers(access: Access, target: Address) -> None:

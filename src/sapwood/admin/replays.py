@@ -13,7 +13,7 @@ from sapwood.address import Address
 from sapwood.admin.agent_lookup import MOST_ROWS
 from sapwood.admin.endpoint import AdminCall, Answer, Endpoint, OneAgent
 from sapwood.chat.models.model_check import ModelUnusable
-from sapwood.chat.models.named_models import NamedModels, model_of
+from sapwood.chat.models.named_models import NamedModels, model_of, names_of
 from sapwood.chat.models.providers import Providers
 from sapwood.chat.models.stored_request import StoredRequest, has_files
 from sapwood.chat.models.turn_replay import AskedCall, ReplayedStep, Replayer, TurnReplay
@@ -204,7 +204,9 @@ async def _model(
 def _sentence(call: AdminCall, error: ModelUnusable) -> str:
     """Return why a model cannot be used; a command that opened the folder knows no model of an app."""
     why = f"{str(error).rstrip('.')}."
-    return why if call.node.roots else f"{why} Names of App(models=…) and models of classes need the running server."
+    if call.node.roots:
+        return f"{why} {names_of(call.node.shared(NamedModels).models)}"
+    return f"{why} Names of App(models=…) and models of classes need the running server."
 
 
 def _models_of(cls: Any) -> Sequence[Any]:

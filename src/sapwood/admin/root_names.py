@@ -41,8 +41,8 @@ class RootNames:
         async with self._lock:
             await self._refresh(node.folder / TREES)
         known = self._sorted
-        for root in list(node.trees):  # those that have stored nothing yet have no folder
-            if not _has(known, text := str(root)):
+        for root, tree in list(node.trees.items()):  # those that have stored nothing yet have no folder
+            if tree.actors and not _has(known, text := str(root)):
                 known = known if known is not self._sorted else known.copy()
                 insort(known, text)
         return known, 0 if after is None else bisect_right(known, after)

@@ -88,23 +88,28 @@ class Agenda:
 
         With `renamed`, call that method of the class, with the same arguments, which must fit it.
         """
+        return self.replay_due(id, renamed)[0]
+
+    def replay_due(self, id: str, renamed: str | None = None) -> tuple[bool, float | None]:
+        """Like `replay`; return also when the call is due, or `None` if it waits in a queue."""
         self._actor.check_use()
         if renamed is not None and (stored := self.calls.dead_letters.arguments(id)) is not None:
             check_stored(self._actor, renamed, stored)
         letter = self.calls.dead_letters.take(id)
         if letter is None:
-            return False
+            return False, None
         rows, retry = self.calls.rows, retry_of(letter.retry)
         letter = letter._replace(method=renamed or letter.method)
         if (held := letter.held_call()) is not None:
-            self.note(rows.add_held(letter, held))
+            due = rows.add_held(letter, held)
         elif letter.queue is None:
             now = self._actor.host.clock.now()
-            self.note(rows.add(letter.method, letter.arguments, due=now, retry=retry, wish=AT_ONCE).due_at)
+            due = rows.add(letter.method, letter.arguments, due=now, retry=retry, wish=AT_ONCE).due_at
         else:
-            self.note(rows.enqueue(letter.method, letter.arguments, letter.queue, retry).due_at)
+            due = rows.enqueue(letter.method, letter.arguments, letter.queue, retry).due_at
+        self.note(due)
         self.settle_soon()
-        return True
+        return True, due
 
     def make_due(self, id: str) -> bool:
         """Make a scheduled or queued call due now. Returns `False` if it does not exist, runs, or waits for others."""

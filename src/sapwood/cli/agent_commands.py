@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
@@ -26,6 +28,8 @@ from sapwood.runs.tables.decisions import Decision, broken_at
 from sapwood.runs.tables.question import Question
 from sapwood.wire import runs as wire
 
+HINT_AFTER = 10.0
+"""Seconds after which a call that has no result yet prints what it may wait for."""
 BETWEEN_LOOKS = 0.5
 
 
@@ -156,10 +160,18 @@ def call(
     data: Data = "sapwood-data",
 ) -> None:
     """Call a method of an agent and print the result as JSON. A stream prints one item per line."""
-    for result in remote.ask_lines(
-        data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
-    ):
-        say(json.dumps(result, ensure_ascii=False), flush=True)
+    hint = f"Still waiting. If the agent waits for a person, this shows the question: sapwood questions {address}"
+    timer = threading.Timer(HINT_AFTER, say, (hint,), {"file": sys.stderr})
+    timer.daemon = True
+    timer.start()
+    try:
+        for result in remote.ask_lines(
+            data, "call", address=address, method=method, arguments=[_value(text) for text in arguments]
+        ):
+            timer.cancel()
+            say(json.dumps(result, ensure_ascii=False), flush=True)
+    finally:
+        timer.cancel()
 
 
 def dead_letters(
@@ -183,8 +195,9 @@ def dead_letters(
         )
     if replay is not None or delete is not None:
         asked = {"address": address, "below": under, "replay": replay, "delete": delete}
-        done = remote.ask(data, "dead-letters", **asked)["done"]
-        say(json.dumps({"done": done}) if as_json else _acted(done, replayed=replay is not None))
+        answer = remote.ask(data, "dead-letters", **asked)
+        done, later = answer["done"], answer.get("later", [])
+        say(json.dumps(answer) if as_json else acted(done, later, replayed=replay is not None))
         return
 
     async def here(operator: Admin) -> dict[str, Any]:
@@ -307,14 +320,21 @@ def release(address: Agent, /, *, data: Data = "sapwood-data") -> None:
     say(f"Released {Address.parse(address).root}: it starts at its next call.")
 
 
-def _acted(done: int, *, replayed: bool) -> str:
+def acted(done: int, later: Sequence[str], *, replayed: bool) -> str:
+    """Return what became of dead letters. `later`: when those calls are due that were held."""
     letters = counted(done, "dead letters")
     if not replayed:
         return f"Deleted {letters}."
-    return (
-        f"Replayed {letters}: {'it is' if done == 1 else 'they are'} called now. A call that fails again becomes "
-        "a dead letter again."
-    )
+    if not later:
+        when = f"{'it is' if done == 1 else 'they are'} called now"
+    elif done == 1:
+        when = f"it was held, and is called at {later[0]}"
+    elif done == len(later):
+        when = f"they were held, and are called at their times, the first at {later[0]}"
+    else:
+        held = "was held at its time, " if len(later) == 1 else "were held at their times, the first at "
+        when = f"{counted(done - len(later), 'calls')} now, and {len(later)} that {held}{later[0]}"
+    return f"Replayed {letters}: {when}. A call that fails again becomes a dead letter again."
 
 
 def _or_below(below: bool) -> str:

@@ -43,14 +43,18 @@ def diff(
         say(json.dumps(found, indent=2, ensure_ascii=False))
         return
     console = Console(soft_wrap=True, highlight=False)
-    for line in lines(found):
+    for line in lines(found, at, other_at):
         console.print(line)
 
 
-def lines(found: dict[str, Any]) -> Iterator[Text]:
-    """Yield what differs, as lines: `-` is only in the first agent, `+` only in the second, `~` differs."""
-    yield Text(f"- {found['a']}", "red")
-    yield Text(f"+ {found['b']}", "green")
+def lines(found: dict[str, Any], at: str | None = None, other_at: str | None = None) -> Iterator[Text]:
+    """Yield what differs, as lines: `-` is only in the first agent, `+` only in the second, `~` differs.
+
+    `at`, `other_at`: the moments of the two, as they were passed.
+    """
+    now = "" if at is None and other_at is None else " now"
+    yield Text(f"- {found['a']}{now if at is None else f' at {at}'}", "red")
+    yield Text(f"+ {found['b']}{now if other_at is None else f' at {other_at}'}", "green")
     if not (found["changed"] or found["only_a"] or found["only_b"]):
         yield Text(f"No differences in {counted(found['both'], 'agents')}.")
         return

@@ -52,7 +52,8 @@ def erase(
     if backup is not None and erasure_id is not None:
         raise UsageError("--id is of an erasure from the data folder. Leave it out with --backup.")
     where = data if backup is None else str(backup)
-    confirm(f"Erase {subject} and everything below it from {where}, for good?", "Nothing was erased.", yes=yes)
+    past = "" if subject.parent is None else f", and the history of the whole tree of {subject.root}"
+    confirm(f"Erase {subject} and everything below it from {where}{past}, for good?", "Nothing was erased.", yes=yes)
     if backup is not None:
         _tell(erase_from_backup(Path(data), backup, subject, SystemClock().now(), erasure_key or ""))
         return

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sapwood.chat.models.model_check import ModelUnusable
-from sapwood.chat.models.named_models import model_of
+from sapwood.chat.models.named_models import model_of, names_of
 from sapwood.cli.app_loader import import_file
 from sapwood.cli.parameters import DataOfApp, whole_number
 from sapwood.cli.terminal import Text, say
@@ -57,6 +57,8 @@ def eval_(
     The exit code is 1 if an assertion is false, or a case or an evaluator fails. Scores and labels are only shown.
     """
     task, datasets = _read(file)
+    if report is not None and not report.parent.is_dir():  # before the models are asked
+        raise UsageError(f"{str(report)!r} cannot be written: there is no folder {str(report.parent)!r}.")
     reports: list[EvaluationReport[Any, Any, Any]] = []
     with tempfile.TemporaryDirectory(prefix="sapwood-eval-") as folder:
         if task.name is None:
@@ -132,7 +134,8 @@ async def _run(
             try:
                 stack.enter_context(model_of_class(task.cls, model_of(task.app.models.get(name, name))))
             except ModelUnusable as error:
-                raise UsageError(f"The model {name!r} cannot be used: {error}") from None
+                names = names_of(task.app.models)
+                raise UsageError(f"The model {name!r} cannot be used: {str(error).rstrip('.')}. {names}") from None
         async with task.app as app:
             if task.name is not None:
                 app.node.alarms.stop()  # the trees of the folder must not begin to work here

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -18,9 +20,12 @@ from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import Text, say
 from sapwood.cli.zoned_time import with_zone
 from sapwood.errors import UsageError
+from sapwood.escapes import escape_controls
 from sapwood.kernel.actors.fork_origin import WorkRule
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}T")
+HELD = {"calls": "stored calls", "fibers": "fibers", "turns": "turns", "runs": "runs", "questions": "open questions"}
+DATA = "sapwood-data"
 UNCUT = 10_000
 """Columns of a table whose cells are never cut or folded, because they are copied into commands."""
 
@@ -41,7 +46,7 @@ def moments(
     since: Annotated[str | None, Parameter(help="Only moments since this time, with a time zone.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of moments to show: the last ones.")] = 100,
     as_json: AsJson = False,
-    data: Data = "sapwood-data",
+    data: Data = DATA,
 ) -> None:
     """Show the moments in the history of a tree, or of one agent in it and those under it. Wakes no agent."""
     begins_at = None if since is None else time_of(since)
@@ -52,11 +57,18 @@ def moments(
     if not answer["moments"]:
         say(f"The history of {address} has no named moments.")
         return
+    rows = [(_iso(one["at"]), one["kind"], one["label"], one["address"], one["place"]) for one in answer["moments"]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_wide = sys.stdout.isatty() and sum(widths) + 2 * len(widths) > Console().width
+    if is_wide:  # the agent and the place have lines of their own, whole, so that they can be copied
+        for at, kind, label, agent, place in rows:
+            say(f"{at}  {kind}  {escape_controls(label)}\n    {agent}\n    {place}")
+        return
     table = Table(box=None, pad_edge=False)
     for title in ("at", "kind", "name", "agent", "place"):
         table.add_column(title, no_wrap=True)
-    for one in answer["moments"]:
-        table.add_row(*map(Text, (_iso(one["at"]), one["kind"], one["label"], one["address"], one["place"])))
+    for row in rows:
+        table.add_row(*map(Text, row))
     Console(width=UNCUT).print(table)
 
 
@@ -80,14 +92,25 @@ def rewind(
     work: Annotated[
         WorkRule, Parameter(help="What happens to work that was unfinished then: hold it, drop it, or run it.")
     ] = "hold",
-    data: Data = "sapwood-data",
+    data: Data = DATA,
 ) -> None:
     """Take a tree back to a moment of its history. Calls wait, running calls are cancelled, clients connect again."""
     asked = {"address": address, "at": moment(at), "keep_as": keep_as, "work": work}
     found = remote.answer_of(data, "rewind", **asked)
     say(f"{found['address']} is as it was at {found['at']}, with {counted(found['agents'], 'agents')}.")
+    tell_held(found["held"], work)
     if keep_as is not None:
         say(f"As it was before the command, it is kept under the name {keep_as}.")
+    folder = "" if data == DATA else f" --data {shlex.quote(data)}"
+    undo_at = found["undo_at"].replace("+00:00", "Z")
+    say(f"To undo this: sapwood rewind {shlex.quote(found['address'])} --at {undo_at}{folder}")
+
+
+def tell_held(held: dict[str, int], work: WorkRule) -> None:
+    """Print how much unfinished work does not continue in a copy, or in a tree that was rewound."""
+    counts = [counted(count, HELD[what]) for what, count in held.items() if count]
+    if counts:
+        say(f"{'Dropped' if work == 'drop' else 'Held'}: {', '.join(counts)}.")
 
 
 def moment(text: str | None) -> float | str | dict[str, str] | None:

@@ -13,6 +13,8 @@ from sapwood.cli.parameters import Agent, Data
 from sapwood.cli.terminal import say
 from sapwood.errors import UsageError
 
+PYTEST_INI = "Its pytest.ini needs `anyio_mode = auto` and `pythonpath = .` under [pytest]."
+
 
 def record(
     address: Agent,
@@ -44,4 +46,4 @@ def record(
         raise UsageError(f"{str(path)!r} exists already. Choose another name.") from None
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}.") from None
-    say(f"Wrote {path}.", file=sys.stderr)
+    say(f"Wrote {path}. Run pytest in the folder of the app. {PYTEST_INI}", file=sys.stderr)

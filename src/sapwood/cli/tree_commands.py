@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from sapwood.address import Address
 from sapwood.admin.admin import Admin
 from sapwood.cli import remote
-from sapwood.cli.history_commands import AtOption, moment
+from sapwood.cli.history_commands import AtOption, moment, tell_held
 from sapwood.cli.parameters import Agent, Data, Yes
 from sapwood.cli.quantities import counted
 from sapwood.cli.terminal import confirm, say
@@ -22,7 +22,6 @@ from sapwood.kernel.actors.fork_origin import WorkRule
 Work = Annotated[
     WorkRule, Parameter(help="What happens to unfinished work in the copy: hold it, drop it, or run it there too.")
 ]
-HELD = {"calls": "stored calls", "fibers": "fibers", "turns": "turns", "runs": "runs", "questions": "open questions"}
 
 
 def fork(
@@ -60,6 +59,11 @@ def move(
     The old name leads to the new one, and the old server to the new one. Calls wait until it is done, and running
     calls are cancelled.
     """
+    if "://" in to and token_file is None:
+        raise UsageError(
+            "A move to another server needs --token-file FILE: a token of that server with the scope `admin`. Make one "
+            "there with `sapwood token`."
+        )
     token = None if token_file is None else _token(token_file)
     asked = {"address": address, "to": to, "token": token}
     if "://" in to:
@@ -137,6 +141,4 @@ def _destroyed(data: str, subject: Address, **more: Any) -> dict[str, Any]:
 
 def _tell(found: dict[str, Any], work: WorkRule, then: str = "") -> None:
     say(f"Made {found['address']}, a copy of {found['source']}{then} with {counted(found['agents'], 'agents')}.")
-    held = [counted(count, HELD[what]) for what, count in found["held"].items() if count]
-    if held:
-        say(f"{'Dropped' if work == 'drop' else 'Held'}: {', '.join(held)}.")
+    tell_held(found["held"], work)

@@ -37,14 +37,17 @@ from sapwood.storage.offline_edit import OfflineEdit, editing
 
 FORKED = "forked"
 """The code of dead letters that are held in a fork, and the reason of turns and runs that were cancelled in one."""
-HELD_CALL = "The agent was forked, so the call is held. Replay it to release it."
-HELD_FIBER = "The agent was forked, so the fiber is held. Resume it to continue after its last step."
+HELD_CALL = "The agent was {how}, so the call is held. Replay it to release it."
+HELD_FIBER = "The agent was {how}, so the fiber is held. Resume it to continue after its last step."
 SWEEP = "_sapwood_sweep_runs"
 """The one call of the framework's own that a fork takes over: it removes records that are not kept any longer."""
 HOOK_CALLS = (FINISHED, LIMIT_NEAR)
 """Calls of the framework's own that call a hook of the user: they are held as calls of the user are."""
 NO_SECRETS = "The agent was forked, and secrets of MCP servers are not copied. Add the server again."
-STILL_RUNNING = "The agent was forked. The other server may still execute the run for the original."
+STILL_RUNNING = {
+    "forked": "The agent was forked. The other server may still execute the run for the original.",
+    "rewound": "The agent was rewound. The other server may still execute the run.",
+}
 
 
 class ForkedWork:
@@ -56,9 +59,11 @@ class ForkedWork:
         self._works: dict[Address, AgentWork] = {}
         self._servers = ServerTools()
         self._has_sessions = False
+        self._is_rewind = False
 
     def look(self, agent: ForkedAgent, edit: OfflineEdit, *, is_rewind: bool) -> None:
         """Read what an agent has begun, and take away from a fork what belongs to the source alone."""
+        self._is_rewind = is_rewind
         work = self._works[agent.address] = AgentWork.read(agent, edit)
         self._has_sessions = self._has_sessions or any(run.remote is not None for run in work.runs)
         self._servers.look(agent.address, edit)
@@ -78,12 +83,13 @@ class ForkedWork:
         if tree.work == "hold" and not self.has_driver:
             rests = resting_work(tree.root, self._works, was_root=was_root)
         held, lengths = HeldWork(), dict[tuple[Address, str], int]()
+        how = "rewound" if self._is_rewind else "forked"
         due: dict[Address, Due] = {}
         open_questions: dict[Address, set[str]] = {}
         for address, work in reversed(self._works.items()):  # children first: their runs have ended then
             if work.has_any:
                 with editing(work.agent.database) as edit:
-                    hold = AgentHold(edit, work, rests[address], tree, held, lengths)
+                    hold = AgentHold(edit, work, rests[address], tree, held, lengths, how)
                     hold.settle()
                     due[address], open_questions[address] = hold.due(), hold.still_open()
             else:
@@ -144,7 +150,9 @@ class AgentHold:
         tree: ForkedTree,
         held: HeldWork,
         lengths: dict[tuple[Address, str], int],
+        how: str,
     ) -> None:
+        """`how`: `forked` or `rewound`, for errors that people read."""
         self._edit = edit
         self._work = work
         self._rest = rest
@@ -153,6 +161,7 @@ class AgentHold:
         self._held = held
         self._lengths = lengths
         """How many events each run has that ended here, by the agent that executed it."""
+        self._how = how
 
     def settle(self) -> None:
         """Hold or delete what does not rest."""
@@ -209,7 +218,7 @@ class AgentHold:
             " cancelled = ?, ended_at = ? WHERE id = ?",
             "interrupted" if is_remote else "cancelled",
             FORKED,
-            STILL_RUNNING if is_remote else None,
+            STILL_RUNNING[self._how] if is_remote else None,
             int(is_remote),
             self._lengths.get((child, run.id), 0) + 1,
             FORKED,
@@ -255,7 +264,7 @@ class AgentHold:
         self._edit.execute(
             "UPDATE sapwood_fibers SET status = ?, due_at = NULL, error = ?, ended_at = ? WHERE number = ?",
             "interrupted" if is_held else "cancelled",
-            HELD_FIBER if is_held else None,
+            HELD_FIBER.format(how=self._how) if is_held else None,
             self._now,
             fiber.number,
         )
@@ -275,6 +284,7 @@ class AgentHold:
             " trace, occurrence FROM sapwood_calls WHERE method <> ? ORDER BY number",
             SWEEP,
         )
+        why = HELD_CALL.format(how=self._how)
         for number, due, method, arguments, schedule, key, queue, retry, failures, error, created, trace, nth in rows:
             is_internal = method.startswith(INTERNAL) and method not in HOOK_CALLS
             if self._rule == "hold" and not is_internal:
@@ -291,7 +301,7 @@ class AgentHold:
                     queue,
                     retry,
                     FORKED,
-                    HELD_CALL if error is None else f"{HELD_CALL} Its last error: {error}",
+                    why if error is None else f"{why} Its last error: {error}",
                     failures,
                     created,
                     self._now,

@@ -26,6 +26,11 @@ class NamedModels:
         return model_of(self.models.get(name, name))
 
 
+def names_of(models: Mapping[str, Any]) -> str:
+    """Return the names of `App(models=…)` as a sentence, for the error of a name that is unknown."""
+    return f"Names of App(models=…): {', '.join(models)}." if models else "App(models=…) has no names."
+
+
 def model_of(model: Any) -> Model:
     """Return a model that is given by its name, or as it is. Raises `ModelUnusable` if the name cannot be used."""
     from pydantic_ai.exceptions import UserError

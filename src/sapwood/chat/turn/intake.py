@@ -156,8 +156,9 @@ class Intake:
         # A turn that waits has its answers here, and was not asked to continue: this request asks for it.
         if last["role"] != "user" and waiting is None:
             raise InvalidArguments(
-                "The request has no new message, and the last one is answered. Send a message with a new `id`, or"
-                ' {"trigger":"regenerate-message"}.'
+                "The request has no new message, and the last one is answered. Send a message with a new `id`, or its "
+                'text changed. Clients get another answer with {"trigger":"regenerate-message"}; in Python, fork the '
+                "tree with at=BeforeTurn(id)."
             )
 
     def _new(self, messages: Sequence[UIMessage], *, changed: bool) -> list[UIMessage]:

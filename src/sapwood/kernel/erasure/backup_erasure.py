@@ -20,6 +20,10 @@ from sapwood.randomness import SYSTEM, new_id
 from sapwood.storage.files import Files, held_still
 
 STILL = "Erase it with `sapwood erase --backup FOLDER ADDRESS`, or remove the backup."
+STILL_WHOLE = (
+    "It has the whole tree, and only that can be erased from it: `sapwood erase --backup FOLDER ROOT` with the address "
+    "of the root. Or remove the backup."
+)
 FORMER = (
     "It has the tree under a former address. Erase it with `sapwood erase --backup FOLDER FORMER_ADDRESS`, or remove "
     "the backup."
@@ -30,12 +34,15 @@ ELSEWHERE = "The backup is on another machine. It may hold a copy."
 UNREADABLE = "The folder cannot be read now. It may hold a copy."
 
 
-def backups_with(roots: Sequence[Address], notes: Sequence[BackupNote], here: str = "") -> list[ErasedPlace]:
+def backups_with(
+    roots: Sequence[Address], notes: Sequence[BackupNote], here: str = "", *, is_subtree: bool = False
+) -> list[ErasedPlace]:
     """Return the backups that hold a tree, or may. Takes a while: not for the event loop.
 
     `roots`: all addresses that it has had, the present one first. `here`: the name of this node. The folders of other
-    nodes cannot be read.
+    nodes cannot be read. `is_subtree`: a sub-agent is erased, and not the whole tree.
     """
+    still = STILL_WHOLE if is_subtree else STILL
     found: list[ErasedPlace] = []
     for note in notes:
         where = str(note.folder)
@@ -47,7 +54,7 @@ def backups_with(roots: Sequence[Address], notes: Sequence[BackupNote], here: st
             if not (note.folder / TREES).is_dir():
                 found.append(ErasedPlace(place="backup", state="unknown", where=where, note=GONE))
             elif names := [root for root in roots if _copies_of(note.folder, root)]:
-                text = STILL if names[0] == roots[0] else FORMER
+                text = still if names[0] == roots[0] else FORMER
                 found.append(ErasedPlace(place="backup", state="still there", where=where, note=text))
         except OSError:
             found.append(ErasedPlace(place="backup", state="unknown", where=where, note=UNREADABLE))

@@ -239,13 +239,12 @@ class Erasures:
             return any([await self._cluster.knows(one) for one in roots])
         return any(one.state == "still there" for one in await self._backups_with(roots))
 
-    async def _backups_with(self, roots: Sequence[Address]) -> list[ErasedPlace]:
+    async def _backups_with(self, roots: Sequence[Address], *, is_subtree: bool = False) -> list[ErasedPlace]:
         """Return the backups that hold a tree, or may."""
         far, keeper = self._node.far, self._node.keeper
-        if keeper is None:
-            return await asyncio.to_thread(backups_with, roots, noted_backups(self._node.folder))
-        here = "" if far is None else far.directory.here
-        return await asyncio.to_thread(backups_with, roots, await noted_archived_backups(keeper.archive), here)
+        here = "" if far is None or keeper is None else far.directory.here
+        notes = noted_backups(self._node.folder) if keeper is None else await noted_archived_backups(keeper.archive)
+        return await asyncio.to_thread(backups_with, roots, notes, here, is_subtree=is_subtree)
 
     async def _hear(self) -> None:
         """Make sure that all processes answer before anything is removed: each may have traces in memory."""
@@ -342,7 +341,7 @@ class Erasures:
     async def _look_at_backups(self, record: ErasureRecord) -> list[ErasedPlace]:
         now = self._now()
         roots = list(dict.fromkeys(one.root for one in record.subjects))
-        held = await self._backups_with(roots)
+        held = await self._backups_with(roots, is_subtree=record.subjects[0].parent is not None)
         return [msgspec.structs.replace(one, done_at=now) for one in [*held, *self._kept(record.subjects)]]
 
     def _kept(self, subjects: Sequence[Address]) -> list[ErasedPlace]:

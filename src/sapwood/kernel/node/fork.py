@@ -78,6 +78,8 @@ class Fork:
     """The number of its agents."""
     held: HeldWork
     """How much unfinished work does not continue in it."""
+    undo_at: datetime | None = None
+    """The moment just before a rewind: to rewind to it undoes the rewind. `None` if this is no rewind."""
 
     @property
     def name(self) -> str:
@@ -105,7 +107,7 @@ async def fork(node: Node, source: Address, target: Address, work: WorkRule, at:
     if target == source:
         raise UsageError(f"{target} cannot be a fork of itself. Pass another name.")
     check_target(node, source, target)
-    copy = await _placed(node, source, target, work, at, is_new=True)
+    copy, _ = await _placed(node, source, target, work, at, is_new=True)
     return Fork(target, source, datetime.fromtimestamp(copy.at, UTC), copy.agents, copy.held)
 
 
@@ -123,8 +125,9 @@ async def rewind(node: Node, root: Address, at: At, keep_as: str | None, work: W
         while names:
             await fork(node, root, Address.root_of(root.type, names.pop()), "hold")
 
-    copy = await _placed(node, root, root, work, at, is_new=False, before=keep)
-    return Fork(root, root, datetime.fromtimestamp(copy.at, UTC), copy.agents, copy.held)
+    copy, undo_at = await _placed(node, root, root, work, at, is_new=False, before=keep)
+    moment, undo = (datetime.fromtimestamp(one, UTC) for one in (copy.at, undo_at))
+    return Fork(root, root, moment, copy.agents, copy.held, undo)
 
 
 async def _placed(
@@ -136,9 +139,12 @@ async def _placed(
     *,
     is_new: bool,
     before: Callable[[], Awaitable[None]] | None = None,
-) -> ForkCopy:
-    """Copy an agent, and put the copy in its place. `before` is called when there is a copy."""
-    made: list[ForkCopy] = []
+) -> tuple[ForkCopy, float]:
+    """Copy an agent, and put the copy in its place; return it, and the time just before it was there.
+
+    `before` is called when there is a copy.
+    """
+    made: list[tuple[ForkCopy, float]] = []
 
     async def make() -> Path:
         copy = await copy_at(node, source, target, work, at)
@@ -148,7 +154,7 @@ async def _placed(
             except BaseException:
                 await to_the_end(shutil.rmtree, Path(copy.folder), ignore_errors=True)
                 raise
-        made.append(copy)
+        made.append((copy, node.clock.now()))
         return Path(copy.folder)
 
     if node.keeper is None:

@@ -161,6 +161,8 @@ async def settle(node: Node, root: Address) -> None:
 async def _settled(node: Node, root: Address) -> TreePast:
     """Return the past of a tree of this node, up to now."""
     past, tree = history_folder(node.folder, root), tree_folder(node.folder, root)
+    if not await node.loader.exists(root):
+        node.loader.check_not_moved(root)
     if isinstance(node.history, HistoryRecorder):
         await settle(node, root)
     else:

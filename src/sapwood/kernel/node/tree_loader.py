@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.address import Address
-from sapwood.errors import Quarantined, Unavailable, WrongThread
+from sapwood.errors import NotFound, Quarantined, Unavailable, WrongThread
 from sapwood.kernel.log.tree_cache import Keeper
 from sapwood.kernel.marshal.agent_class import AgentClass, brought_by
 from sapwood.kernel.node.data_folder import tree_folder
@@ -114,6 +114,14 @@ class TreeLoader:
         """Return where a tree was moved to, or `None` if it was not."""
         kind = next((known for known in self._node.roots if root.type in known.type_ids), None)
         return self._node.forwards.target(root, () if kind is None else kind.type_ids)
+
+    def check_not_moved(self, root: Address) -> None:
+        """Refuse a root that does not exist because it was moved: the error says where it is now.
+
+        It is not a `Forwarded`, which callers follow.
+        """
+        if (target := self.moved_to(root)) is not None:
+            raise NotFound(str(Forwarded(root, target)), path=root.segments)
 
     async def exists(self, root: Address) -> bool:
         """Return whether a tree has data here, or an agent in memory."""
