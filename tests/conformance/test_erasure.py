@@ -27,7 +27,7 @@ RAW = bytes.fromhex("a9" * 4 + "0f1e2d3c4b5a69788796a5b4c3d2e1f0" * 2 + "b7" * 4
 ONCE = Retry(max_attempts=1)
 
 
-class Clerk(Agent[str]):
+class ErasedClerk(Agent[str]):
     """An agent that stores what it is told wherever an agent can."""
 
     initial_state = ""
@@ -63,11 +63,11 @@ class Squad(Agent[str]):
     initial_state = "green"
 
     async def grow(self, leaf: str, text: str, raw: bytes) -> None:
-        await (await self.sub_agent(Clerk, leaf)).keep(text, raw)
+        await (await self.sub_agent(ErasedClerk, leaf)).keep(text, raw)
 
     async def give(self, text: str) -> list[str]:
-        first = await self.run_agent(Clerk, text, display={"about": text})
-        second = await self.start_run(Clerk, text, on_finish=self.refuse)
+        first = await self.run_agent(ErasedClerk, text, display={"about": text})
+        second = await self.start_run(ErasedClerk, text, on_finish=self.refuse)
         await second.result()
         return [first.agent.name, second.agent.name]
 
@@ -151,7 +151,7 @@ async def test_of_an_erased_tree_no_byte_is_left_in_the_data_folder(run: Run) ->
     async with run(Firm) as world:
         await grown(world)
         await (await world.get_agent(Firm, "elm")).grow("north", "one", "harmless", b"harmless")
-        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (Clerk, "one")))
+        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "one")))
         assert await leaf.letters() == 1
         assert hits(world)
 
@@ -165,7 +165,7 @@ async def test_of_an_erased_tree_no_byte_is_left_in_the_data_folder(run: Run) ->
         assert verify_receipt(receipt.json()) == receipt
         assert receipt.is_about("Firm:oak")
         assert not receipt.is_about("Firm:elm")
-        elm = await world.get_agent(Firm, "elm", sub=((Squad, "north"), (Clerk, "one")))
+        elm = await world.get_agent(Firm, "elm", sub=((Squad, "north"), (ErasedClerk, "one")))
         assert await elm.read() == "harmless"
 
 
@@ -177,9 +177,9 @@ async def test_a_subtree_is_erased_out_of_a_tree_that_keeps_running(run: Run) ->
         north = await world.get_agent(Firm, "oak", sub=[(Squad, "north")])
 
         for leaf in ("two", *runs):
-            receipt = await world.app.erase(Firm, "oak", sub=((Squad, "north"), (Clerk, leaf)))
+            receipt = await world.app.erase(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, leaf)))
             assert remains(receipt) == []
-        receipt = await world.app.erase(Firm, "oak", sub=((Squad, "north"), (Clerk, "one")))
+        receipt = await world.app.erase(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "one")))
 
         assert hits(world) == []
         assert await north.given() == [("completed", None), ("completed", None)]
@@ -188,9 +188,9 @@ async def test_a_subtree_is_erased_out_of_a_tree_that_keeps_running(run: Run) ->
         assert await trunk.look() == "brown"  # the same incarnation
         assert await north.look() == "green"
         with pytest.raises(NotFound):
-            await world.get_agent(Firm, "oak", sub=((Squad, "north"), (Clerk, "one")))
+            await world.get_agent(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "one")))
         await world.restart()
-        south = await world.get_agent(Firm, "oak", sub=((Squad, "south"), (Clerk, "one")))
+        south = await world.get_agent(Firm, "oak", sub=((Squad, "south"), (ErasedClerk, "one")))
         assert await south.read() == "harmless"
         assert hits(world) == []
 
@@ -200,14 +200,14 @@ async def test_an_erased_agent_may_be_made_again_and_is_a_new_one(run: Run) -> N
         trunk = await grown(world)
         await world.app.erase(Firm, "oak", sub=[(Squad, "north")])
         await trunk.grow("north", "three", "new", b"new")
-        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (Clerk, "three")))
+        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "three")))
         assert await leaf.read() == "new"
 
         await world.app.erase(Firm, "oak")
         again = await world.get_agent(Firm, "oak")
         assert await again.leaves("north") == 0
         await again.grow("north", "one", "newer", b"newer")
-        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (Clerk, "one")))
+        leaf = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "one")))
         assert await leaf.read() == "newer"
 
 
@@ -286,7 +286,7 @@ async def test_a_fork_that_may_hold_the_data_is_named(run: Run) -> None:
 
         fork = f"fork trees/{tree_id(Address.parse('Firm:oak-again'))}"
         assert remains(receipt) == ([] if runtimes.chosen in runtimes.IN_A_LOG else [fork])
-        clerk = await world.get_agent(Firm, "oak-again", sub=((Squad, "north"), (Clerk, "one")))
+        clerk = await world.get_agent(Firm, "oak-again", sub=((Squad, "north"), (ErasedClerk, "one")))
         assert await clerk.read() == SECRET
 
 
@@ -362,7 +362,7 @@ async def test_a_full_disk_refuses_an_erasure_or_one_that_has_begun_continues(
                 disk.fill_at(1_000_000, 0)
                 await world.settled()
                 if is_refused and not began:
-                    clerk = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (Clerk, "one")))
+                    clerk = await world.get_agent(Firm, "oak", sub=((Squad, "north"), (ErasedClerk, "one")))
                     assert await clerk.read() == SECRET
                 receipt = await world.app.erase(Firm, "oak", sub=sub, id="ticket")
                 assert hits(world) == []

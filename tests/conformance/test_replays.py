@@ -110,7 +110,7 @@ async def test_two_models_are_compared() -> None:
     assert (careful["replay"]["model"], hasty["replay"]["model"]) == ("careful", "hasty")
 
 
-class Teller(ChatAgent):
+class StarTeller(ChatAgent):
     @tool
     async def balance(self, account: str) -> str:
         """Return the balance of an account."""
@@ -128,7 +128,7 @@ async def test_a_replay_answers_tools_from_its_own_turn(id: str) -> None:
     model = ScriptedModel(balance("c1"), text("10"), balance(id), text("99"), text("no tool"), each=True)
     again = other(text(""), text(""), balance("z"), text("99"))
     guess = other(*[text("")] * 4, balance("x"))
-    cls: Any = type("Desk", (Teller,), {"model": model, "balances": ["10 EUR", "99 EUR"]})
+    cls: Any = type("Desk", (StarTeller,), {"model": model, "balances": ["10 EUR", "99 EUR"]})
     async with running(App(agents=[cls], models={"again": again, "guess": guess})) as world:
         agent = await world.get_agent(cls, "main")
         await agent.send("balance?")

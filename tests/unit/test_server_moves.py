@@ -48,7 +48,7 @@ class SmallBell(Agent):
         Effects.done.append("child rang")
 
 
-class Shop(Agent):
+class Stall(Agent):
     migrations = ("CREATE TABLE notes (n INTEGER NOT NULL UNIQUE, times INTEGER NOT NULL DEFAULT 1) STRICT",)
 
     @expose
@@ -139,7 +139,7 @@ class Pair:
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=url)
 
     async def move(self, name: str = "main") -> None:
-        await self.here.app.move(Shop, name, to=THERE, token=TOKEN)
+        await self.here.app.move(Stall, name, to=THERE, token=TOKEN)
 
     def roots(self) -> tuple[list[str], list[str]]:
         """Return the names of the roots that have data, here and there."""
@@ -156,15 +156,15 @@ async def pair(
     monkeypatch: pytest.MonkeyPatch, there: App | None = None, **settings: Any
 ) -> AsyncGenerator[Pair, None]:
     async with AsyncExitStack() as stack:
-        apps = App(agents=[Shop]), there or App(agents=[Shop])
+        apps = App(agents=[Stall]), there or App(agents=[Stall])
         worlds = [await stack.enter_async_context(running(app, timings=QUICK, **settings)) for app in apps]
         found = Pair(*worlds)
         monkeypatch.setattr(destination, "connected", found.connected)
         yield found
 
 
-async def shop(world: World, name: str = "main") -> Shop:
-    return await world.get_agent(Shop, name)
+async def shop(world: World, name: str = "main") -> Stall:
+    return await world.get_agent(Stall, name)
 
 
 async def test_a_tree_continues_at_the_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +181,9 @@ async def test_a_tree_continues_at_the_other_server(monkeypatch: pytest.MonkeyPa
         assert await there.notes() == {1: 1}
         assert await there.read(digest) == b"x" * 300_000
         assert await there.answer() == "yes"
-        with pytest.raises(MovedAway, match=f"{THERE}/agents/shop/main") as moved:
+        with pytest.raises(MovedAway, match=f"{THERE}/agents/stall/main") as moved:
             await here.notes()
-        assert moved.value.url == f"{THERE}/agents/shop/main"
+        assert moved.value.url == f"{THERE}/agents/stall/main"
         for world in two.both:
             await world.restart()
             await world.clock.advance(timedelta(hours=3))
@@ -199,7 +199,7 @@ async def test_a_tree_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
         await (await shop(two.here)).note(1)
         await two.move()
         await (await shop(two.there)).note(2)
-        await two.there.app.move(Shop, "main", to="https://here.example", token=TOKEN)
+        await two.there.app.move(Stall, "main", to="https://here.example", token=TOKEN)
         assert two.roots() == (["main"], [])
         assert await (await shop(two.here)).notes() == {1: 1, 2: 1}
         await two.move()
@@ -258,7 +258,7 @@ async def test_an_agent_moves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(monkeypatch) as two:
         here = await shop(two.here)
         await here.note(1)
-        monkeypatch.setattr(Shop, "mover", [two.move])
+        monkeypatch.setattr(Stall, "mover", [two.move])
         with pytest.raises(Unavailable):
             await here.leave()
         await two.there.until(lambda: two.roots() == ([], ["main"]) and two.asked[-1] == "discard")
@@ -299,7 +299,7 @@ async def test_a_root_gets_no_other_name_while_it_moves(monkeypatch: pytest.Monk
 
         def rename(asked: str, _: object) -> None:
             if asked == "check":
-                renames.append(asyncio.create_task(two.here.app.move(Shop, "main", to="other")))
+                renames.append(asyncio.create_task(two.here.app.move(Stall, "main", to="other")))
 
         two.before = rename
         await two.move()
@@ -400,7 +400,7 @@ async def test_a_sealed_tree_holds_its_address_until_the_other_server_decides(
     async with pair(monkeypatch) as two:
         await (await shop(two.here)).note(1)
         await (await shop(two.there, "other")).note(9)
-        await two.there.app.export(Shop, "other", file := tmp_path / "other.sapwood")
+        await two.there.app.export(Stall, "other", file := tmp_path / "other.sapwood")
         reached = asyncio.Event()
 
         def block(asked: str, _: object) -> None:
@@ -417,7 +417,7 @@ async def test_a_sealed_tree_holds_its_address_until_the_other_server_decides(
         with pytest.raises(Unavailable, match="is being moved here"):
             await two.there.app.import_(file, as_name="main")
         with pytest.raises(Unavailable, match="is being moved here"):
-            await two.there.app.move(Shop, "other", to="main")
+            await two.there.app.move(Stall, "other", to="main")
         with pytest.raises(MovedAway):
             await (await shop(two.here)).notes()
         two.before = lambda _, __: None
@@ -430,13 +430,13 @@ async def test_what_cannot_be_moved_is_refused_and_stays(monkeypatch: pytest.Mon
         here = await shop(two.here)
         await here.note(1)
         with pytest.raises(UsageError, match="`token`"):
-            await two.here.app.move(Shop, "main", to=THERE)
+            await two.here.app.move(Stall, "main", to=THERE)
         with pytest.raises(UsageError, match="a URL"):
-            await two.here.app.move(Shop, "main", to="other", token=TOKEN)
+            await two.here.app.move(Stall, "main", to="other", token=TOKEN)
         with pytest.raises(Refused, match="needs the token"):
-            await two.here.app.move(Shop, "main", to=THERE, token="x" * 40)
+            await two.here.app.move(Stall, "main", to=THERE, token="x" * 40)
         with pytest.raises(UsageError, match="URL of a server"):
-            await two.here.app.move(Shop, "main", to="ftp://x", token=TOKEN)
+            await two.here.app.move(Stall, "main", to="ftp://x", token=TOKEN)
         with pytest.raises(NotFound, match="has no data"):
             await two.move("none")
         await (await shop(two.there)).note(5)
@@ -487,20 +487,20 @@ async def test_a_key_allows_only_its_own_move(monkeypatch: pytest.MonkeyPatch) -
             async with two.connected(THERE) as client:
                 answer = await client.post(
                     "/_sapwood/receive",
-                    json={"address": f"Shop:{name}"},
+                    json={"address": f"Stall:{name}"},
                     headers={"authorization": f"Bearer {TOKEN}"},
                 )
                 keys.append(answer.json())
         mine, other = keys
-        step = {"address": "Shop:one", "id": mine["id"], "do": "discard"}
+        step = {"address": "Stall:one", "id": mine["id"], "do": "discard"}
         assert await ask("arrival", other["key"], **step) == 403
         assert await ask("arrival", mine["key"][:-1] + "x", **step) == 401
-        assert await ask("arrival", mine["key"], **step | {"address": "Shop:secret"}) == 403
-        assert await ask("state", mine["key"], address="Shop:one") == 401
-        assert await ask("destroy", mine["key"], address="Shop:one", name="one") == 401
+        assert await ask("arrival", mine["key"], **step | {"address": "Stall:secret"}) == 403
+        assert await ask("state", mine["key"], address="Stall:one") == 401
+        assert await ask("destroy", mine["key"], address="Stall:one", name="one") == 401
         for name, start in (("../../x.db", 0), ("root.db/../../../x", 0), ("root.db", -1), ("address", 0)):
             parts = [[name, start, "aGk="]]
-            write = {"address": "Shop:one", "id": mine["id"], "parts": parts}
+            write = {"address": "Stall:one", "id": mine["id"], "parts": parts}
             assert await ask("arrival-parts", mine["key"], **write) == 400, name
         assert await ask("arrival", mine["key"], **step | {"do": "commit"}) == 400
         assert await ask("arrival", mine["key"], **step) == 200
@@ -522,7 +522,7 @@ async def test_a_crash_at_each_step_leaves_the_tree_whole_at_one_server(
             before = world.points.passed[point]
             world.crash_at(point, nth)
             moving = asyncio.create_task(two.move())
-            while not moving.done() and world.points.passed[point] < before + nth:  # noqa: ASYNC110 - they tell nobody
+            while not moving.done() and world.points.passed[point] < before + nth:
                 await asyncio.sleep(0.001)
                 await asyncio.to_thread(int)
             passed = world.points.passed[point] >= before + nth
@@ -562,7 +562,7 @@ async def answers(two: Pair) -> tuple[dict[int, int] | None, dict[int, int] | No
 
 
 async def answer(world: World) -> dict[int, int] | str:
-    if (world.data / "trees").exists() and Address.root_of("Shop", "main") in list(roots_in(world.data)):
+    if (world.data / "trees").exists() and Address.root_of("Stall", "main") in list(roots_in(world.data)):
         try:
             return await (await shop(world)).notes()
         except MovedAway:
