@@ -184,12 +184,12 @@ async def test_a_regenerated_answer_that_fails_after_a_crash_brings_back_the_old
         client = await one.join(TALKER)
         await say(client, "r1", user("hi", "u1"), trigger="regenerate-message")
         await one.world.until(lambda: model.is_stalled)
+        turn = (await agent.conversation.export())["turns"][-1]["id"]
 
         await one.world.crash()
         agent = await one.world.get_agent(cls, "t")
-        await one.world.settled()
 
-        assert (await agent.conversation.export())["turns"][-1]["status"] == "failed"
+        assert (await agent.turns.wait(turn)).status == "failed"
         assert await texts(agent) == await seen(agent) == ["hi", "answer 1"]
 
 
