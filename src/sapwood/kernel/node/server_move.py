@@ -125,7 +125,7 @@ class ServerMove:
 
     @property
     def _is_decided(self) -> bool:
-        return self._node.forwards.sent(self._root).exists()
+        return has_left(self._node, self._root)
 
     async def run(self) -> None:
         """Move the tree, or leave all as it was."""
@@ -151,13 +151,15 @@ class ServerMove:
             await self._hand_over()
         except (SapwoodError, OSError) as error:
             if not self._is_decided:
-                node.background.start(discard_copy(node, root, ticket), is_resumable=True)
                 raise
             log.warning("move continues after an error root=%s error=%s", root, error)
         finally:
+            if self._is_decided:
+                self.delivery = node.background.start(deliver(node, root, ticket), is_resumable=True)
+            else:
+                node.background.start(discard_copy(node, root, ticket), is_resumable=True)
             await to_the_end(shutil.rmtree, self._half, ignore_errors=True)
             await self._destination.close()
-        self.delivery = node.background.start(deliver(node, root, ticket), is_resumable=True)
 
     async def note(self) -> None:
         """Store the ticket: whatever happens from now on, the other server learns of it."""
@@ -236,12 +238,19 @@ class ServerMove:
             await self._destination.write(batch)
 
 
+def has_left(node: Node, root: Address) -> bool:
+    """Return whether this server has let go of a tree, and not heard yet that the other one has it."""
+    return node.forwards.sent(root).exists() and not node.forwards.has_tree(root)
+
+
 async def _settle_earlier(node: Node, root: Address) -> None:
     """Give back what an earlier move of a tree, which did not happen, has left at another server."""
     forward = node.forwards.stored(root)
     if not node.forwards.has_tree(root):
         return
-    await to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True)  # the tree has come back since
+    if (sent := node.forwards.sent(root)).exists():  # the tree has come back since
+        with refusals():
+            await to_the_end(shutil.rmtree, sent)
     if forward is not None and forward.ticket is not None:
         with suppress(SapwoodError, TimeoutError):
             async with asyncio.timeout(ANSWER_WITHIN), _known(node, root, forward.ticket) as destination:
@@ -306,9 +315,12 @@ def resume_server_moves(node: Node) -> None:
         return
     for forward in node.forwards.every():
         root = Address.parse(forward.former)
-        if forward.ticket is None or not node.owns(root):
+        if not node.owns(root):
             continue
-        work = deliver if node.forwards.sent(root).exists() else discard_copy
+        if forward.ticket is None:  # it is complete; a crash may have left the files
+            node.background.start(to_the_end(shutil.rmtree, node.forwards.sent(root), ignore_errors=True))
+            continue
+        work = deliver if has_left(node, root) else discard_copy
         node.background.start(work(node, root, forward.ticket), is_resumable=True)
 
 
