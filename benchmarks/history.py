@@ -136,9 +136,16 @@ async def measure_commits() -> None:
 
 
 async def measure_calls() -> None:
-    """Measure the slowest of a hundred calls that write, with a history and without in turn."""
-    recorded = App(agents=[Counter], settings=Settings(data=scratch("called"), slow_after=10.0, history=DAY))
-    plain = App(agents=[Counter], settings=Settings(data=scratch("called-plain"), slow_after=10.0))
+    """Measure the slowest of a hundred calls that write, at both durabilities of one machine."""
+    for durability in ("disk", "process"):
+        await measure_calls_at(durability)
+
+
+async def measure_calls_at(durability: str) -> None:
+    """Measure calls with a history and without in turn."""
+    data, other = (scratch(f"{name}-{durability}") for name in ("called", "plain"))
+    recorded = App(agents=[Counter], settings=Settings(data=data, slow_after=10.0, durability=durability, history=DAY))
+    plain = App(agents=[Counter], settings=Settings(data=other, slow_after=10.0, durability=durability))
     slowest: dict[App, list[float]] = {recorded: [], plain: []}
     async with recorded, plain:
         counters = {app: await app.get_agent(Counter, "x") for app in (recorded, plain)}
@@ -152,7 +159,7 @@ async def measure_calls() -> None:
                     await asyncio.sleep(0)
                 slowest[app].append(statistics.quantiles(took, n=100)[98])
     ours, theirs = (statistics.median(slowest[app]) * 1e6 for app in (recorded, plain))
-    name = "p99 of calls that write, with a history beside without"
+    name = f"p99 of calls that write at durability {durability}, with a history beside without"
     at_most(name, ours, theirs, times=CALL_BAR, unit="µs", n=CALL_ROUNDS * CALLS)
 
 

@@ -20,6 +20,8 @@ figure. `just bench` measures again and writes this page; every line is in `benc
 
 LIMITS = """## What limits what
 
+- **The slowest calls with a history** meet the thread that compresses, which has the interpreter then, after their
+  commit was read from the write-ahead log once more. Where a call waits for the disk, most of that is hidden.
 - **A call** is a task of its own, so that it can be aborted, cancelled and timed by itself. Awaiting the method
   directly would save most of it, and all three.
 - **A durable write, one after the other**, waits for the disk, and crosses to the thread that waits for the disk and
