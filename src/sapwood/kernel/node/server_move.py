@@ -14,7 +14,6 @@ continues with step 4.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import shutil
@@ -27,7 +26,6 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, SapwoodError, StoredDataError, Unavailable, UsageError
-from sapwood.kernel.actors.sockets import RESTARTING
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.values import pack
 from sapwood.kernel.node.backup import copy_tree
@@ -191,23 +189,18 @@ class ServerMove:
         node.erasing.check_tree(root)
         if not tree.root.exists:
             raise NotFound(f"{root} has no data.", path=root.segments)
-        done = tree.destroyed = node.loop.create_future()
-        tree.is_replaced = True
+        node.alarms.earlier(root, node.clock.now(), 0)  # if it stays, it continues what is interrupted now
         try:
-            node.sockets.close_within(root, RESTARTING, MOVES)
-            node.alarms.earlier(root, node.clock.now(), 0)  # if it stays, it continues what is interrupted now
-            await node.removal.end(tree, self._error)
-            await self._send(_changes(tree.folder, self._half))
-            await self._destination.seal(await to_the_end(_states, tree.folder, with_digests=True))
-            self._check_ticket()
-            with refusals():
-                await to_the_end(self._let_go, tree.folder)
-            node.gate.moved(tree.folder)
-            node.alarms.forget(root)
-            log.info("tree let go root=%s url=%s", root, self._destination.ticket.url)
+            async with node.removal.hold(tree, self._error, MOVES):
+                await self._send(_changes(tree.folder, self._half))
+                await self._destination.seal(await to_the_end(_states, tree.folder, with_digests=True))
+                self._check_ticket()
+                with refusals():
+                    await to_the_end(self._let_go, tree.folder)
+                node.gate.moved(tree.folder)
+                node.alarms.forget(root)
+                log.info("tree let go root=%s url=%s", root, self._destination.ticket.url)
         finally:
-            node.loader.put_away(tree)
-            done.set_result(None)
             if not self._is_decided:
                 node.alarms.look_by(root, node.clock.now())
 
@@ -325,13 +318,7 @@ def resume_server_moves(node: Node) -> None:
 
 
 def _states(folder: Path, *, with_digests: bool) -> Mapping[str, FileState]:
-    return {name: _state(folder / name, with_digest=with_digests) for name in _names(folder)}
-
-
-def _state(path: Path, *, with_digest: bool) -> FileState:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest() if with_digest else ""
-        return FileState(os.fstat(file.fileno()).st_size, digest)
+    return {name: FileState.of(folder / name, with_digest=with_digests) for name in _names(folder)}
 
 
 def _names(folder: Path) -> Sequence[str]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from sapwood.address import Address
 from sapwood.errors import NotFound, SapwoodError, Unavailable, UsageError
-from sapwood.kernel.actors.sockets import RESTARTING
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.marshal.agent_class import AgentClass
 from sapwood.kernel.node.data_folder import tree_folder
@@ -75,11 +74,7 @@ class TreeMove:
         self._loader.expected.add(root)
         try:
             tree = await self._free()
-            done = tree.destroyed = self._node.loop.create_future()
-            tree.is_replaced = True
-            try:
-                self._node.sockets.close_within(root, RESTARTING, MOVES)
-                await self._removal.end(tree, self._error)
+            async with self._removal.hold(tree, self._error, MOVES):
                 self._removal.clear(tree)
                 self._node.alarms.earlier(root, self._node.clock.now(), 0)  # whatever it has to do
                 try:
@@ -88,9 +83,6 @@ class TreeMove:
                     if not (tree_folder(self._node.folder, root) / ARRIVING).exists():
                         raise
                     log.warning("move finished without an answer source=%s target=%s", self._source, root)
-            finally:
-                self._loader.put_away(tree)
-                done.set_result(None)
             await self._loader.load(root, only_files=True)
         finally:
             self._loader.expected.discard(root)
@@ -102,8 +94,7 @@ class TreeMove:
         forward = self._loader.moved_to(root)
         if forward is not None and forward != self._source:
             raise UsageError(f"{root} is a former address of {forward}. Choose another name.")
-        while (tree := await self._loader.load(root, only_files=True)).destroyed is not None:
-            await asyncio.shield(tree.destroyed)
+        tree = await self._loader.load_files(root)
         self._node.erasing.check_tree(root)
         self._node.arrivals.check(root)
         if tree.root.exists:
@@ -130,17 +121,12 @@ class TreeMove:
             raise why
         if not tree.root.exists:
             raise NotFound(f"{root} has no data.", path=root.segments)
-        done = tree.destroyed = self._node.loop.create_future()
-        tree.is_replaced = True
+        self._node.alarms.earlier(root, self._node.clock.now(), 0)  # if it stays, it continues what is cut short
         try:
-            self._node.sockets.close_within(root, RESTARTING, MOVES)
-            self._node.alarms.earlier(root, self._node.clock.now(), 0)  # if it stays, it continues what is cut short
-            await self._removal.end(tree, self._error)
-            with refusals():
-                await self._rename(tree.folder)
+            async with self._removal.hold(tree, self._error, MOVES):
+                with refusals():
+                    await self._rename(tree.folder)
         finally:
-            self._loader.put_away(tree)
-            done.set_result(None)
             if tree.folder.exists():
                 self._node.alarms.look_by(root, self._node.clock.now())
 

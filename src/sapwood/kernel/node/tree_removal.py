@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sapwood.address import Address
@@ -216,6 +218,19 @@ class TreeRemoval:
                 raise
             await self._node.keeper.replace_damaged(root, folder)
         return await self._loader.load(root, only_files=True)
+
+    @asynccontextmanager
+    async def hold(self, tree: Tree, error: SapwoodError, reason: str) -> AsyncGenerator[None, None]:
+        """End a tree; its sockets are closed for this reason. In the block, its files are closed, and calls wait."""
+        done = tree.destroyed = self._node.loop.create_future()
+        tree.is_replaced = True
+        try:
+            self._node.sockets.close_within(tree.address, RESTARTING, reason)
+            await self.end(tree, error)
+            yield
+        finally:
+            self._loader.put_away(tree)
+            done.set_result(None)
 
     async def end(self, tree: Tree, error: SapwoodError) -> None:
         """Cancel what runs in a tree, and close its files."""

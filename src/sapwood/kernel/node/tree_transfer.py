@@ -115,9 +115,12 @@ def _check(node: Node, source: Path, folder: Path, manifest: Manifest) -> None:
         raise StoredDataError(f"{str(source)!r} is damaged, and nothing was imported. {' '.join(problems)}")
     if not node.roots:
         return  # a command that opened the folder knows no classes
-    if misfits := list(node.stored_data_check(folder, node.roots)):
-        told = " ".join(f"{one.agent}: {one.why} {one.remedy}" for one in misfits[:MOST_MISFITS])
-        more = f" And {len(misfits) - MOST_MISFITS} more." if len(misfits) > MOST_MISFITS else ""
-        raise UsageError(
-            f"{str(source)!r} does not fit the classes of this app, and nothing was imported. {told}{more}"
-        )
+    if misfits := misfits_in(node, folder):
+        raise UsageError(f"{str(source)!r} does not fit the classes of this app, and nothing was imported. {misfits}")
+
+
+def misfits_in(node: Node, data: Path) -> str:
+    """Return what is stored in a data folder and does not fit the classes of the app; an empty string for nothing."""
+    misfits = list(node.stored_data_check(data, node.roots))
+    told = " ".join(f"{one.agent}: {one.why} {one.remedy}" for one in misfits[:MOST_MISFITS])
+    return f"{told} And {len(misfits) - MOST_MISFITS} more." if len(misfits) > MOST_MISFITS else told

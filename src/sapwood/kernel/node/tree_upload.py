@@ -5,8 +5,6 @@ The process that runs the address does it. Until the other server says `commit`,
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import logging
 import os
 import re
@@ -18,7 +16,6 @@ import msgspec
 
 from sapwood.address import Address
 from sapwood.errors import InvalidArguments, MovedAway, StoredDataError, Unavailable, UsageError
-from sapwood.kernel.actors.sockets import RESTARTING
 from sapwood.kernel.aio import to_the_end
 from sapwood.kernel.forks.tree_file import NAME
 from sapwood.kernel.node.arrivals import Arrival, Arrivals, digest_of
@@ -26,7 +23,8 @@ from sapwood.kernel.node.data_folder import tree_folder
 from sapwood.kernel.node.fork import finish_folder
 from sapwood.kernel.node.node import Node
 from sapwood.kernel.node.tree_placement import replace_tree
-from sapwood.kernel.ports.destination import FileStates, Part
+from sapwood.kernel.node.tree_transfer import misfits_in
+from sapwood.kernel.ports.destination import FileState, FileStates, Part
 from sapwood.kernel.trees.tree_files import LABEL
 from sapwood.randomness import new_id
 from sapwood.storage.availability import refusals
@@ -39,9 +37,7 @@ MEMBER = re.compile(rf"{NAME.pattern}|(root|[0-9a-f]{{24}}-[0-9]+)\.db-wal")
 """The names of files of a tree: none of them leads elsewhere."""
 LARGEST_FILE = 1 << 44
 """Bytes of a file at most: a part cannot begin far beyond what any disk has."""
-CHUNK = 1024 * 1024
 KEY_LENGTH = 32
-MOST_MISFITS = 3
 
 
 async def take_offer(node: Node, root: Address) -> tuple[str, str]:
@@ -82,19 +78,12 @@ async def take_offer(node: Node, root: Address) -> tuple[str, str]:
 
 async def _free(node: Node, root: Address) -> None:
     """End the agent of an address that has stored nothing; `UsageError` if it has."""
-    while (tree := await node.loader.load(root, only_files=True)).destroyed is not None:
-        await asyncio.shield(tree.destroyed)
+    tree = await node.loader.load_files(root)
     if tree.root.exists:
         raise UsageError(f"{root} exists already at the other server. Destroy it there first.")
-    done = tree.destroyed = node.loop.create_future()
-    tree.is_replaced = True
-    try:
-        node.sockets.close_within(root, RESTARTING, "The agent is moved here")
-        await node.removal.end(tree, Unavailable(f"{root} is being moved here from another server."))
+    error = Unavailable(f"{root} is being moved here from another server.")
+    async with node.removal.hold(tree, error, "The agent is moved here"):
         node.removal.clear(tree)
-    finally:
-        node.loader.put_away(tree)
-        done.set_result(None)
 
 
 def _expire(node: Node, root: Address, id: str) -> None:
@@ -156,9 +145,8 @@ def _check(node: Node, data: Path, root: Address) -> None:
     folder = tree_folder(data, root)
     if problems := [*foreign_in(folder), *damage_in(folder, node.content_checks)]:
         raise StoredDataError(f"{root} did not arrive whole. {' '.join(problems)}")
-    if misfits := list(node.stored_data_check(data, node.roots)):
-        told = " ".join(f"{one.agent}: {one.why} {one.remedy}" for one in misfits[:MOST_MISFITS])
-        raise UsageError(f"{root} does not fit the classes of the app at the other server. {told}")
+    if misfits := misfits_in(node, data):
+        raise UsageError(f"{root} does not fit the classes of the app at the other server. {misfits}")
 
 
 async def seal(node: Node, root: Address, id: str, files: FileStates) -> None:
@@ -190,7 +178,7 @@ def _fit(folder: Path, root: Address, files: FileStates) -> None:
             make_private_folder(path.parent)
             open_private(path, "ab").close()
         os.truncate(path, state.bytes)
-        if state.sha256 and _digest(path) != state.sha256:
+        if state.sha256 and FileState.of(path, with_digest=True) != state:
             raise StoredDataError(f"{root} did not arrive whole: {name!r} does not have its digest.")
     for path in list(_files_below(folder)):
         if str(path.relative_to(folder)) not in files:
@@ -202,11 +190,6 @@ def _fit(folder: Path, root: Address, files: FileStates) -> None:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def commit(node: Node, root: Address, id: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -19,6 +22,13 @@ class FileState(msgspec.Struct, array_like=True, frozen=True):
     bytes: int
     sha256: str
     """Empty: only the size is compared."""
+
+    @classmethod
+    def of(cls, path: Path, *, with_digest: bool) -> FileState:
+        """Return what a file is."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if with_digest else ""
+            return cls(os.fstat(file.fileno()).st_size, digest)
 
 
 FileStates = Mapping[str, FileState]
